@@ -50,9 +50,11 @@ $(DOCS)/.ready: pyproject.toml constraints.txt
 docs: $(DOCS)/.ready
 	$(DOCS)/bin/properdocs build --strict
 
-# What lists the code, in seconds: tables of registries, the page of commands.
+# What lists the code and the data, in seconds: tables of registries, the page of commands, the board and the summaries.
 listings: setup
 	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/site/board.py
+	$(BIN)/python -m paper.summaries
 
 # Everything that is made from the code: also figures of the guide and outputs of the notebooks.
 pages: listings

@@ -1,10 +1,11 @@
-"""Make the tables of docs/benchmarks.md and docs/howto/README.md again, each by its script, stamped with what made it.
+"""Make the tables of docs/benchmarks.md, docs/howto/README.md and the board again, each stamped with what made it.
 
     python -m benchmarks.tables [--only NAME ...] [--data ROOT] [--list]
 
 A table stands between ``<!-- made: NAME -->`` and ``<!-- end -->``; its first line is the stamp: version, digest of the
-package's sources, date, cores and the command. One whose libraries, data or device are not here keeps what it has, and
-its old stamp. ROOT holds ``predictions/TASK/member_M`` and ``TASK/labels``. Sizes are such that everything together
+package's sources, date, cores and the command. A large one is rows of the board instead (:mod:`paper.board`). One whose
+libraries, data or device are not here keeps what it has, and its old stamp. ROOT holds ``predictions/TASK/member_M``
+and ``TASK/labels``. Sizes are such that everything together
 takes about ten minutes on two quiet cores. Exit codes: 0 done; 2 a mistake; 3 a script failed, and its table was left.
 """
 
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from paper.board import FOLDER, rows_of_markdown, write_code, write_rows
 from paper.stamp import code_digest
 from segcal.atomic import write_text
 from segcal.version import __version__
@@ -40,6 +42,7 @@ class Section:
         cuda: whether it needs a CUDA device.
         fenced: whether its output is text and not Markdown.
         writes: whether the script writes its table itself, on a page of its own.
+        board: whether its tables are rows of the board, and not a part of the page.
     """
 
     command: tuple[str, ...]
@@ -47,6 +50,7 @@ class Section:
     cuda: bool = False
     fenced: bool = False
     writes: bool = False
+    board: bool = False
 
     def missing(self, root: Path | None) -> str | None:
         """Return what is not here, or None."""
@@ -61,27 +65,30 @@ class Section:
 _PEERS = ("fiducio", "monai", "netcal", "torchmetrics")
 _FIT = ("benchmarks.fit", f"{DATA}/predictions", DATA)
 SECTIONS = {
-    "metrics": Section(("benchmarks.metrics", "--rounds", "3"), _PEERS),
+    "metrics": Section(("benchmarks.metrics", "--rounds", "3"), _PEERS, board=True),
     "fitting": Section(
         (*_FIT, "--parts", "fit", "--trials", "1", "--limit", "12", "--voxels", "200000", "100000",
          "--calibrators", "ts,dc,cdc,cms_ap,cms_op"),
         ("fiducio", "netcal", "sklearn"),
+        board=True,
     ),
-    "around": Section((*_FIT, "--parts", "images", "--images", "10")),
-    "memory": Section((*_FIT, "--parts", "memory", "--seconds", "10", "--millions", "1", "4", "8"), ("fiducio",)),
+    "around": Section((*_FIT, "--parts", "images", "--images", "10"), board=True),
+    "memory": Section(
+        (*_FIT, "--parts", "memory", "--seconds", "10", "--millions", "1", "4", "8"), ("fiducio",), board=True
+    ),
     "ensembles": Section(("paper.real_ensembles", DATA, "--cases", "40")),
     "startup": Section(("benchmarks.startup",)),
     "pipeline": Section(("benchmarks.pipeline",)),
-    "apply": Section(("benchmarks.apply",)),
-    "gpu": Section(("benchmarks.gpu",), cuda=True),
+    "apply": Section(("benchmarks.apply",), board=True),
+    "gpu": Section(("benchmarks.gpu",), cuda=True, board=True),
     "frameworks": Section(
         ("benchmarks.frameworks", "--write"), ("monai", "onnx", "torchmetrics", "transformers"), writes=True
     ),
 }  # fmt: skip
 
 
-def make_table(section: Section, root: Path | None, seconds: float = 600.0) -> str:
-    """Run a script and return what it prints, with its stamp."""
+def run_script(section: Section, root: Path | None, seconds: float = 600.0) -> str:
+    """Run a script and return what it prints."""
     words = [word.replace(DATA, str(root)) for word in section.command]
     path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
@@ -93,16 +100,24 @@ def make_table(section: Section, root: Path | None, seconds: float = 600.0) -> s
         check=True,
         timeout=seconds,
     )
-    text = done.stdout.strip()
+    return done.stdout.strip()
+
+
+def made(section: Section, text: str) -> str:
+    """Return what stands on a page of what a script printed: with its stamp."""
     body = f"```text\n{text}\n```" if section.fenced else text
     return f"*{stamp(section)}*\n\n{body}\n\n"
 
 
+def code(today: str | None = None) -> str:
+    """Return which code runs, when and on how many cores."""
+    day = today or datetime.now(UTC).strftime("%Y-%m-%d")
+    return f"segcal {__version__} (sources {code_digest()}), {day}, {os.cpu_count()} cores"
+
+
 def stamp(section: Section, today: str | None = None) -> str:
     """Return what made a table, and when; paths of this machine are no part of it."""
-    day = today or datetime.now(UTC).strftime("%Y-%m-%d")
-    command = " ".join(("python -m", *section.command))
-    return f"segcal {__version__} (sources {code_digest()}), {day}, {os.cpu_count()} cores: `{command}`"
+    return f"{code(today)}: `{' '.join(('python -m', *section.command))}`"
 
 
 def put(page: str, name: str, table: str) -> str:
@@ -114,7 +129,11 @@ def put(page: str, name: str, table: str) -> str:
 
 
 def make_tables(
-    names: Sequence[str], root: Path | None, page: Path = PAGE, say: Callable[[str], None] = print
+    names: Sequence[str],
+    root: Path | None,
+    page: Path = PAGE,
+    say: Callable[[str], None] = print,
+    board: Path = FOLDER,
 ) -> list[str]:
     """Make tables, each written as soon as it is there, and return the names of scripts that failed."""
     failed = []
@@ -124,13 +143,16 @@ def make_tables(
             say(f"{name}: left as it is ({reason})")
             continue
         try:
-            table = make_table(SECTIONS[name], root)
+            text = run_script(SECTIONS[name], root)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             say(f"{name}: left as it is ({error})")
             failed.append(name)
             continue
-        if not SECTIONS[name].writes:
-            write_text(page, put(page.read_text("utf-8"), name, table))
+        if SECTIONS[name].board:
+            write_rows(name, rows_of_markdown(text, heading=True), board)
+            write_code(name, code(), board)
+        elif not SECTIONS[name].writes:
+            write_text(page, put(page.read_text("utf-8"), name, made(SECTIONS[name], text)))
         say(f"{name}: made")
     return failed
 

@@ -1,6 +1,6 @@
 """Draw the figures of the guide: ``python docs/figures.py`` writes them to docs/images, in some seconds.
 
-Two are read from the tables of the pages of results, so that they cannot say anything else; two are of made-up voxels.
+Two are read from the rows of the board, so that they cannot say anything else; two are of made-up voxels.
 ``python docs/figures.py demo-results`` reads what ``segcal demo`` wrote there, and makes of it the picture and the
 table of the README.
 """
@@ -8,6 +8,7 @@ table of the README.
 import csv
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib
@@ -30,25 +31,31 @@ NEUTRAL = "#777777"
 
 
 def conic_rows() -> dict[str, dict[str, tuple[float, float, float]]]:
-    """Return NLL and its interval of each pipeline of each task, from docs/conic_results.md."""
+    """Return NLL and its interval of each pipeline of each task, from the board."""
     found: dict[str, dict[str, tuple[float, float, float]]] = {}
-    task = ""
-    for line in (DOCS / "conic_results.md").read_text("utf-8").splitlines():
-        if title := re.match(r"\*\*Results on (\w+)\*\*", line):
-            task = title[1]
-        elif row := re.match(r"\| (\w+\(\w+\)) \| \**([\d.]+) \[([\d.]+), ([\d.]+)\]", line):
-            found.setdefault(task, {})[row[1]] = (float(row[2]), float(row[3]), float(row[4]))
+    for row in _rows("conic"):
+        if row["metric"] == "NLL" and "against" not in row["method"]:
+            numbers = (float(row["value"]), float(row["low"]), float(row["high"]))
+            found.setdefault(row["task"], {})[row["method"]] = numbers
     return found
 
 
 def worth_rows() -> dict[str, list[tuple[int, float, float]]]:
-    """Return (cases, NLL of nothing, NLL of the default) of each task, from docs/results.md."""
-    text = (DOCS / "results.md").read_text("utf-8").split("## What the default is worth")[1]
-    found = {}
-    for section in text.split("### ")[1:4]:
-        rows = re.findall(r"^\| (\d+) \| \d+ \| ([\d.]+) \| [\d.]+ \| [\d.]+ \| [\d.]+ \| ([\d.]+) \|", section, re.M)
-        found[re.match(r"\w+", section)[0]] = [(int(n), float(a), float(b)) for n, a, b in rows]
-    return found
+    """Return (cases, NLL of nothing, NLL of the default) of each task, from the board."""
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for row in _rows("default_before"):
+        size = re.fullmatch(r"NLL, (\d+) cases", row["metric"])
+        if size and row["method"] in ("nothing", "default") and "videos" not in row["task"]:
+            found.setdefault((row["task"], int(size[1])), {})[row["method"]] = float(row["value"])
+    lines: dict[str, list[tuple[int, float, float]]] = {}
+    for (task, cases), nll in found.items():
+        lines.setdefault(task.split(",")[0], []).append((cases, nll["nothing"], nll["default"]))
+    return lines
+
+
+def _rows(study: str) -> Iterator[dict[str, str]]:
+    with (DOCS / "board" / f"{study}.csv").open(encoding="utf-8", newline="") as lines:
+        yield from csv.DictReader(lines)
 
 
 def draw_which() -> None:

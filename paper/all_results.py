@@ -1,9 +1,9 @@
-"""Make every folder of results that docs/results.md is written from, in one command.
+"""Make every folder of results that the board is written from, in one command.
 
     python -m paper.all_results --root DATA -o RESULTS --workers 14
-    python -m paper.results_page RESULTS -o docs/results.md
+    python -m paper.results_rows RESULTS
 
-The protocols of the page are run as ``segcal benchmark`` runs them, side by side, the most valuable first. Their jobs
+The protocols of the board are run as ``segcal benchmark`` runs them, side by side, the most valuable first. Their jobs
 are cut into pieces of a few pipelines each, the longest first, so that all processes stay busy; units that two
 protocols have in common are computed once. Every file is complete or absent: with ``--seconds`` it ends in time,
 with tables of what is finished, and the same command goes on where it ended. Each folder has the stamp of the code.
@@ -45,7 +45,7 @@ PROTOCOLS = Path(__file__).parent / "protocols"
 # In the order of what they are worth to a reader. The study of calibration sizes, which fits again, follows its rank.
 RANKS = (("roads", "cardiac", "camvid"), (), ("camvid_shift",), ("more",), ("selective",), ("padding",))
 NAMES = tuple(name for names in RANKS for name in names)
-# What the page reads of the studies; the others are for the report.
+# What the board reads of the studies; the others are for the report.
 READ = ("offsets", "flips", "domain_shift", "covariate_shift", "padding", "regions", "detection", "ensemble_size")
 # Rough seconds: enough to begin with the longest, and to cut pieces that are not much longer than others.
 COSTS = {"lts": 40.0, "lts_ti": 40.0, "ibts": 40.0, "conic": 20.0, "conic_class": 20.0, "selective": 40.0}

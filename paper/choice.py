@@ -7,7 +7,7 @@ of `segcal fit` and by the one before (``paper/transfer.py``), and both are meas
 temperature scaling and nothing, with both poolings. With ``--by REGEX`` the calibration cases come from all places but
 one (such as videos), the test cases are those of that place, and places are the groups that a choice holds out. Fits
 and tests see 20,000 voxels of each case (``--voxels`` for fewer), drawn once. The output has one line per division; a
-file that has lines already is continued. ``paper/choice_page.py`` makes tables of it.
+file that has lines already is continued. ``paper/choice_rows.py`` makes rows of it.
 """
 
 import argparse

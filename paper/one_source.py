@@ -1,6 +1,6 @@
 """One number, one source: folders of results that say two things of one pipeline are refused, and named.
 
-Sections of the page show the same pipelines of the same tasks: Table 4, the corrupted images, the other calibrators,
+Studies of the board show the same pipelines of the same tasks: Table 4, the corrupted images, the other calibrators,
 the studies that set a number beside others. Where they come from runs of different times, rows can contradict each
 other. So every number that is stated twice must be the same, and tasks that share a name must be divided alike.
 """
@@ -57,7 +57,7 @@ def check_sources(folder: Path, names: Iterable[str]) -> None:
         if len(set(found.values())) > 1:
             texts = "; ".join(f"{name} has {text}" for name, text in found.items())
             raise InputError(
-                f"{folder} divides {task} in two ways ({texts}), but sections of one page must share their cases. "
+                f"{folder} divides {task} in two ways ({texts}), but studies share cases. "
                 "Run both protocols with the same cases, split and fit."
             )
     _check_equal(folder, stated)
@@ -72,7 +72,7 @@ def _check_equal(folder: Path, stated: Stated) -> None:
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise InputError(
-            f"{folder} says two things of one number ({'; '.join(wrong[:SHOWN])}{more}), but a page needs one source. "
+            f"{folder} says two things of one number ({'; '.join(wrong[:SHOWN])}{more}), but a row needs one source. "
             "Run the older of the two again, in an empty folder."
         )
 

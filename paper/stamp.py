@@ -39,11 +39,11 @@ def read_stamps(folder: Path, names: Iterable[str]) -> str:
     for name in names:
         path = folder / name / STAMP
         known = json.loads(path.read_text("utf-8")) if path.is_file() else None
-        words = f"segcal {known['segcal']}, code `{known['code']}`" if known else "a segcal that left no stamp"
+        words = f"segcal {known['segcal']}, code {known['code']}" if known else "a segcal that left no stamp"
         found.setdefault(words, []).append(name)
     if len(found) == 1:
-        return f"Made by {next(iter(found))}"
-    return "; ".join(f"{', '.join(own)}: made by {words}" for words, own in found.items())
+        return next(iter(found))
+    return "; ".join(f"{', '.join(own)}: {words}" for words, own in found.items())
 
 
 if __name__ == "__main__":

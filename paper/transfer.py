@@ -13,7 +13,7 @@ With ``--regret``, 20 random cases (``--size`` for more) and all others for the 
 test cases, and how much higher the NLL of what is chosen is than that of the best.
 
 Fits and tests see 20,000 voxels of each case, drawn once (``--voxels`` for fewer). The output has one line per division
-and rule; a file that has lines already is continued. ``paper/transfer_page.py`` makes tables of it.
+and rule; a file that has lines already is continued. ``paper/transfer_rows.py`` makes rows of it.
 """
 
 import argparse

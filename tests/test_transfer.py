@@ -1,11 +1,11 @@
-"""The study of the default elsewhere: who is calibrated where, what is starved, and the page made of its lines."""
+"""The study of the default elsewhere: who is calibrated where, what is starved, and the rows made of its lines."""
 
 import json
 
 import numpy as np
 import pytest
 
-from paper import transfer, transfer_page
+from paper import transfer, transfer_rows
 from segcal import ArrayCases
 from segcal.fitting import choice
 from segcal.fitting.voxels import SampledVoxels
@@ -51,7 +51,7 @@ def test_a_rule_changes_nothing_for_the_next(pools):
     assert not old.config.outliers
 
 
-def test_a_line_has_what_the_page_needs(pools, monkeypatch, tmp_path):
+def test_a_line_has_what_the_rows_need(pools, monkeypatch, tmp_path):
     monkeypatch.setattr(transfer, "candidates", lambda classes: ["identity", "ts"])
     division = next(transfer.divisions(transfer.TASKS["cardiac"], pools["mean_probs"]))
     rows = [transfer.run((division, rule), pools) for rule in ("new", "old")]
@@ -61,11 +61,14 @@ def test_a_line_has_what_the_page_needs(pools, monkeypatch, tmp_path):
     (tmp_path / "cardiac.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lost = [transfer.regret((division, "new"), pools)]
     (tmp_path / "regret.jsonl").write_text(json.dumps(lost[0]) + "\n")
-    page = "\n".join(transfer_page.transfer(tmp_path))
-    assert f"| default | 1 | {rows[0]['means']['default'][0]:.4f} |" in page
-    assert "| default before | 1 |" in page
-    assert f"| default | 1 | {lost[0]['regret']:.4f} |" in page
-    assert "".join(transfer_page.transfer(tmp_path / "absent")) == ""
+    found = {(row.task, row.method, row.metric): row.value for row in transfer_rows.transfer(tmp_path)}
+    where = "cardiac, by disease"
+    assert found[where, "default", "divisions"] == found[where, "default before", "divisions"] == 1
+    assert float(found[where, "default", "NLL"]) == pytest.approx(rows[0]["means"]["default"][0], abs=5.1e-5)
+    found = {(row.task, row.method, row.metric): row.value for row in transfer_rows.parts(tmp_path)}
+    regret = found["cardiac, 20 cases", "default", "regret, largest"]
+    assert float(regret) == pytest.approx(lost[0]["regret"], abs=5.1e-5)
+    assert list(transfer_rows.transfer(tmp_path / "absent")) == []
 
 
 def test_rules_are_compared_in_the_divisions_that_all_of_them_have(pools, monkeypatch, tmp_path):
@@ -74,6 +77,8 @@ def test_rules_are_compared_in_the_divisions_that_all_of_them_have(pools, monkey
     new, old = (transfer.run((division, rule), pools) for rule in ("new", "old"))
     alone = new | {"division": "of one rule alone"}
     (tmp_path / "cardiac.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (new, old, alone)))
-    every, _, own = "\n".join(transfer_page.transfer(tmp_path)).partition("### Cardiac")
-    assert "| default | 1 |" in every
-    assert "| default | 2 |" in own
+    every, own = (
+        [row.value for row in rows if (row.method, row.metric) == ("default", "divisions")]
+        for rows in (transfer_rows.parts(tmp_path), transfer_rows.transfer(tmp_path))
+    )
+    assert (every, own) == ([1], [2])

@@ -2,7 +2,7 @@
 
 Run it again after an interruption, and it goes on from there: members that are trained and cases that are predicted are
 not done again, and ``segcal benchmark`` skips what is finished. OUT remembers how an ensemble was trained and refuses
-other settings. One OUT may hold several datasets; ``paper/results_page.py OUT/results`` makes the page of results.
+other settings. One OUT may hold several datasets; ``python -m paper.results_rows OUT/results`` makes rows.
 """
 
 import argparse

@@ -3,13 +3,13 @@
     python -m paper.loss_study run --out study --main --tasks roads --seeds 1
     python -m paper.loss_study docs paper/results/losses.jsonl --docs docs
     python -m paper.loss_study real ROOT --out real --device cuda
-    python -m paper.loss_study real-page paper/results/real_losses.jsonl --docs docs
+    python -m paper.loss_study real-rows paper/results/real_losses.jsonl --docs docs
 
-The first trains small networks with every loss, measures them without and with calibration, and writes a page of
-tables and figures; the same command goes on from where it was stopped. Everything takes half an hour on a large GPU
-with 16 cores, and days on two cores: there, use --main or --small. The second writes the study into docs/losses.md
-again, from its lines. The third asks the same of real data (:mod:`paper.loss_study.real`), which `pack` makes
-small enough to travel, and the fourth writes its page, docs/losses_real.md.
+The first trains small networks with every loss, measures them without and with calibration, and writes figures, and
+rows as those of the board; the same command goes on from where it was stopped. Everything takes half an hour on a large
+GPU with 16 cores, and days on two cores: there, use --main or --small. The second writes the board's rows again, from
+the lines of the study. The third asks the same of real data (:mod:`paper.loss_study.real`), which `pack` makes small
+enough to travel, and the fourth writes its rows of the board.
 Exit codes: 0 done; 2 a mistake, in one sentence; 3 networks are missing; 130 interrupted.
 """
 
@@ -21,15 +21,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paper.loss_study.page import write_docs, write_page
 from paper.loss_study.real import LOSSES as REAL_LOSSES
 from paper.loss_study.real import SIZES, RealStudy, plan_real
 from paper.loss_study.real_data import TASKS as REAL_TASKS
 from paper.loss_study.real_data import find_parts, pack_root
-from paper.loss_study.real_page import write_real_page
+from paper.loss_study.real_rows import write_real_rows
 from paper.loss_study.real_run import RealRun, run_real
 from paper.loss_study.run import run_study
 from paper.loss_study.study import Study
+from paper.loss_study.study_rows import write_docs, write_study
 from segcal.demo.tasks import TASKS
 from segcal.errors import InputError, SegcalError
 from segcal.target import claim
@@ -45,11 +45,11 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    docs = commands.add_parser("docs", help="write the study into docs/losses.md again")
+    docs = commands.add_parser("docs", help="write docs/board/losses.csv and its pictures again")
     docs.add_argument("lines", nargs="+", type=Path, metavar="LINES")
     docs.add_argument("--docs", type=Path, required=True, metavar="DIR")
-    run = commands.add_parser("run", help="train, measure and write a page, or go on with it")
-    run.add_argument("--out", type=Path, required=True, metavar="DIR", help="cases, weights, results and the page")
+    run = commands.add_parser("run", help="train, measure and write rows and figures, or go on with it")
+    run.add_argument("--out", type=Path, required=True, metavar="DIR", help="cases, weights, results, rows and figures")
     run.add_argument("--device", default="cpu", metavar="NAME", help="where to train; default: cpu")
     _add_processes(run)
     run.add_argument("--seeds", type=_count, default=3, metavar="N", help="networks of each kind; default: 3")
@@ -62,7 +62,9 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
     real = commands.add_parser("real", help="the same question on real data; see paper/loss_study/real.py")
     real.add_argument("root", type=Path, metavar="ROOT", help="the folder with cardiac/ and camvid/")
-    real.add_argument("--out", type=Path, required=True, metavar="DIR", help="weights, results and the lines of a page")
+    real.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="weights, results and the lines of the rows"
+    )
     real.add_argument("--device", default="cpu", metavar="NAME", help="where to train; default: cpu")
     real.add_argument("--seeds", type=_count, default=3, metavar="N", help="networks of each kind; default: 3")
     real.add_argument("--steps", type=_count, default=1000, metavar="N", help="of a training; default: 1000")
@@ -74,9 +76,9 @@ def make_parser() -> argparse.ArgumentParser:
     small = commands.add_parser("pack", help="write the folder of the real data again, small enough to travel")
     small.add_argument("root", type=Path, metavar="ROOT")
     small.add_argument("--out", type=Path, required=True, metavar="DIR")
-    page = commands.add_parser("real-page", help="write docs/losses_real.md from the lines of `real`")
-    page.add_argument("lines", nargs="+", type=Path, metavar="LINES")
-    page.add_argument("--docs", type=Path, required=True, metavar="DIR")
+    rows = commands.add_parser("real-rows", help="write docs/board/losses_real.csv from the lines of `real`")
+    rows.add_argument("lines", nargs="+", type=Path, metavar="LINES")
+    rows.add_argument("--docs", type=Path, required=True, metavar="DIR")
     return parser
 
 
@@ -90,7 +92,7 @@ def _add_processes(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the study, say what is missing and where the page is, and return the exit code."""
+    """Run the study, say what is missing and where the rows are, and return the exit code."""
     study = Study(
         folder=options.out,
         lines=options.out / LINES,
@@ -107,12 +109,12 @@ def run(options: argparse.Namespace) -> int:
     total = len(study.units())
     with claim(options.out):
         missing = run_study(study, lambda text: print(text, file=sys.stderr, flush=True))
-        page = write_page([study.lines], options.out, options.small, missing) if missing < total else None
+        rows = write_study([study.lines], options.out) if missing < total else None
     if options.json:
-        found = {"page": str(page) if page else None, "lines": str(study.lines), "missing": missing}
+        found = {"rows": str(rows) if rows else None, "lines": str(study.lines), "missing": missing}
         print(json.dumps(found, indent=1))
         return 3 if missing else 0
-    print(f"Written: {page}, {study.lines}" if page else "No network is measured yet, so there is no page.")
+    print(f"Written: {rows}, {study.lines}" if rows else "No network is measured yet, so there are no rows.")
     if missing:
         noun = "network" if missing == 1 else "networks"
         print(f"{missing} {noun} of {total} missing: run the command again to go on.")
@@ -151,8 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "pack":
             pack_root(options.root, options.out)
             return 0
-        if options.command == "real-page":
-            write_real_page(options.lines, options.docs)
+        if options.command == "real-rows":
+            write_real_rows(options.lines, options.docs / "board")
             return 0
         write_docs(options.lines, options.docs)
     except (SegcalError, OSError) as error:

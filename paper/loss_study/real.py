@@ -4,7 +4,7 @@
 
 One JSON file per network: its Dice, NLL, ECE and BA-ECE of every test case, as trained and after calibration, which is
 fitted to other patients or frames. :mod:`paper.loss_study.real_run` runs it, in one process or many, until all is
-there or the time is over; :mod:`paper.loss_study.real_page` writes the page.
+there or the time is over; :mod:`paper.loss_study.real_rows` writes the rows of the board.
 """
 
 import math

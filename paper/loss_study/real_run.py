@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from paper.loss_study.real import POST_HOC, RealStudy, RealUnit
-from paper.loss_study.real_page import LINES
+from paper.loss_study.real_rows import LINES
 from paper.loss_study.rows import FACTS, collect, read_weights, write_failure, write_row, write_weights
 from paper.loss_study.run import TRAINED, claimed, measure_as_they_come, warm_up
 from paper.loss_study.together import Ended, take_turns

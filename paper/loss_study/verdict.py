@@ -1,6 +1,6 @@
 """The answer of the study to the question whether a loss that calibrates still helps once a calibrator is fitted.
 
-Every sentence is computed. A loss is better than CE + Dice on a task where the 95 % interval of the paired difference,
+A loss is better than CE + Dice on a task where the 95 % interval of the paired difference,
 both calibrated alike, lies below zero, and worse where it lies above; elsewhere there is no clear difference.
 """
 
@@ -15,9 +15,6 @@ from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.summary import Difference
 
 STAGES = {"clean": "On cases like those of training", "corrupted": "Under corruption"}
-# If this part of the clear differences is left, or less, calibration has taken over what the losses did.
-MOST = 0.5
-FEWEST_SEEDS = 2
 
 
 class Counts(NamedTuple):
@@ -26,11 +23,6 @@ class Counts(NamedTuple):
     better: int = 0
     unclear: int = 0
     worse: int = 0
-
-    @property
-    def clear(self) -> int:
-        """Return how many differ clearly."""
-        return self.better + self.worse
 
 
 def sign(found: Difference | None) -> int | None:
@@ -114,60 +106,3 @@ def spread_table(results: Results, metric: str) -> Table:
     )
     title = f"How far the eight losses lie apart in {METRIC_TITLES[metric]}, without and with calibration"
     return Table(title, "Task", columns, tuple(group for group in groups if group.rows))
-
-
-def verdict(results: Results, metric: str = "nll") -> str:
-    """Return what follows for one metric: one point of a list per stage."""
-    if max((len(results.seeds(Key(task, BASELINE))) for task in results.tasks), default=0) < FEWEST_SEEDS:
-        return "One network of each kind is no basis for a conclusion: train more seeds."
-    points = []
-    for stage, words in STAGES.items():
-        signs = {pipeline: compared(results, metric, stage, pipeline) for pipeline in PIPELINES}
-        if signs["none"]:
-            said = [_differences(METRIC_TITLES[metric], signs), _left(signs), _calibration(results, metric, stage)]
-            points.append(f"- **{words}.** {' '.join(text for text in said if text)}")
-    return "\n".join(points)
-
-
-def _differences(metric: str, signs: dict[str, dict[tuple[str, str], int]]) -> str:
-    counts = {pipeline: counted(own) for pipeline, own in signs.items() if own}
-    first = counts.pop("none")
-    text = (
-        f"As trained, {first.clear} of {sum(first)} pairs of loss and task differ clearly from CE + Dice in {metric} "
-        f"({first.better} lower, {first.worse} higher)"
-    )
-    after = [f"{own.clear} with {name} ({own.better}, {own.worse})" for name, own in counts.items()]
-    return f"{text}; calibrated alike, {_listed(after)}." if after else f"{text}."
-
-
-def _left(signs: dict[str, dict[tuple[str, str], int]]) -> str:
-    """Say which calibrators take most of the differences away, and which losses stay better with all of them."""
-    after = {name: own for name, own in signs.items() if name != "none" and own}
-    if not after:
-        return ""
-    before = counted(signs["none"]).clear
-    if not before:
-        return "So there is nothing that a calibrator could take over."
-    most = [name for name, own in after.items() if counted(own).clear <= MOST * before]
-    if len(most) == len(after):
-        text = "So a calibrator fitted after training does most of what a loss does"
-    elif most:
-        text = f"So {_listed(most)} {'does' if len(most) == 1 else 'do'} most of what a loss does, the others less"
-    else:
-        text = "So the choice of a loss still matters after calibration"
-    kept = sorted(set.intersection(*({pair for pair, value in own.items() if value == -1} for own in after.values())))
-    if not kept:
-        return f"{text}, and no loss stays better with every calibrator."
-    return f"{text}; better with every calibrator: {_listed([f'{TITLES[loss]} on {task}' for task, loss in kept])}."
-
-
-def _calibration(results: Results, metric: str, stage: str) -> str:
-    counts = {pipeline: calibrated(results, metric, stage, pipeline) for pipeline in PIPELINES[1:]}
-    parts = [
-        f"{name} in {own.better} of {sum(own)} (raises it in {own.worse})" for name, own in counts.items() if sum(own)
-    ]
-    return f"Calibration itself clearly lowers it: {_listed(parts)}." if parts else ""
-
-
-def _listed(parts: list[str]) -> str:
-    return ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]

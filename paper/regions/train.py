@@ -3,7 +3,7 @@
 ``python -m paper.regions.train pack ROOT INPUT.npz`` packs images and labels of a data root, and
 ``python -m paper.regions.train train INPUT.npz OUT`` trains and predicts, on a GPU in a few minutes; it needs
 torch and numpy only. OUT then holds float16 logits ``(regions, *space)`` of the held-out cases and their labels,
-several cases to a file, which ``paper/regions/page.py`` reads. Of float16's fraction they have six bits, beyond 8
+several cases to a file, which ``paper/regions/measure.py`` reads. Of float16's fraction they have six bits, beyond 8
 three, cut towards zero: no sign changes, and the files are half as large.
 
 ``python -m paper.regions.train unite ROOT OUT`` adds the street scenes of a softmax ensemble.

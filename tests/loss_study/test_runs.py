@@ -25,7 +25,7 @@ from paper.loss_study.measure import Measurer, fit_post_hoc, logit_profile, plai
 from paper.loss_study.network import Effort, make_network
 from paper.loss_study.plan import CONFIGS, MAIN, Unit
 from paper.loss_study.real import RealStudy, RealUnit
-from paper.loss_study.real_page import read_real
+from paper.loss_study.real_rows import read_real
 from paper.loss_study.rows import (
     collect,
     read_lines,
@@ -834,14 +834,14 @@ def asked(monkeypatch):
         return missing[0]
 
     monkeypatch.setattr(command, "run_study", run_study)
-    monkeypatch.setattr(command, "write_page", lambda lines, folder, small, missing: folder / f"{small}-{missing}.md")
+    monkeypatch.setattr(command, "write_study", lambda lines, folder: folder / "losses.csv")
     return calls, missing
 
 
-def test_the_command_says_where_the_page_is(call, asked, tmp_path, monkeypatch):
+def test_the_command_says_where_the_rows_are(call, asked, tmp_path, monkeypatch):
     done = call("run", "--out", tmp_path, "--tasks", "roads", "--seeds", 1, "--main", "--small")
     assert done.code == 0
-    assert f"Written: {tmp_path / 'True-0.md'}, {tmp_path / 'losses.jsonl'}" in done.out
+    assert f"Written: {tmp_path / 'losses.csv'}, {tmp_path / 'losses.jsonl'}" in done.out
     assert "30 s: half of it" in done.err
     wanted = asked[0][0]
     assert (wanted.folder, wanted.tasks, wanted.seeds, wanted.main) == (tmp_path, ("roads",), 1, True)
@@ -861,12 +861,12 @@ def test_what_is_missing_is_said_and_seen_in_the_code(call, asked, tmp_path):
     done = call(*words, "--json")
     assert done.code == 3
     document = json.loads(done.out)
-    assert (document["missing"], document["page"]) == (2, str(tmp_path / "False-2.md"))
+    assert (document["missing"], document["rows"]) == (2, str(tmp_path / "losses.csv"))
     assert "2 networks of 24 missing: run the command again" in call(*words).out
     asked[1][0] = 24
     done = call(*words)
     assert done.code == 3
-    assert "No network is measured yet, so there is no page" in done.out
+    assert "No network is measured yet, so there are no rows" in done.out
 
 
 def test_mistakes_are_one_sentence_and_begin_nothing(call, asked, tmp_path, monkeypatch):

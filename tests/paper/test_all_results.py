@@ -116,12 +116,10 @@ def test_a_stamp_is_of_the_source_files(monkeypatch, tmp_path):
         (tmp_path / name).mkdir()
     for name in ("new", "newer"):
         stamp.write_stamp(tmp_path / name)
-    words = f"segcal {stamp.__version__}, code `{(own := stamp.code_digest())}`"
-    assert stamp.read_stamps(tmp_path, ["new", "newer"]) == f"Made by {words}"
-    assert stamp.read_stamps(tmp_path, ["new", "old"]) == (
-        f"new: made by {words}; old: made by a segcal that left no stamp"
-    )
+    words = f"segcal {stamp.__version__}, code {(own := stamp.code_digest())}"
+    assert stamp.read_stamps(tmp_path, ["new", "newer"]) == words
+    assert stamp.read_stamps(tmp_path, ["new", "old"]) == (f"new: {words}; old: a segcal that left no stamp")
     monkeypatch.setattr(stamp, "code_digest", lambda: "0123456789")
     for _ in range(2):
         stamp.write_stamp(tmp_path / "newer")
-    assert stamp.read_stamps(tmp_path, ["newer"]) == f"Made by segcal {stamp.__version__}, code `{own}, 0123456789`"
+    assert stamp.read_stamps(tmp_path, ["newer"]) == f"segcal {stamp.__version__}, code {own}, 0123456789"

@@ -1,4 +1,4 @@
-"""The study of the default: what it measures is what a plain computation gives, and its page counts what it says."""
+"""The study of the default: what it measures is what a plain computation gives, and its rows count what they say."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paper import choice as study
-from paper import choice_page
+from paper.choice_rows import choice
 from segcal import ArrayCases
 from segcal.fitting.voxels import SampledVoxels
 
@@ -59,18 +59,27 @@ def row(size, seed, new, change, error):
     }  # fmt: skip
 
 
-def test_the_page_counts_what_is_worse_beyond_two_standard_errors(tmp_path):
+def test_the_rows_count_what_is_worse_beyond_two_standard_errors(tmp_path):
     rows = [row(3, 0, "ts (mean_probs)", 0.1, 0.04), row(3, 1, "ts (mean_probs)", 0.1, 0.06)]
     rows += [row(6, 0, "cms_ap (mean_logits)", -0.1, 0.01), row(10, 0, "identity (mean_probs)", 0.2, None)]
     rows[3]["stated"]["ts"] = None  # one group
     (tmp_path / "roads.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    text = "\n".join(choice_page.choice(tmp_path))
-    assert "beyond the noise that it states itself in 1 of 4 divisions. 1 of them have cases of one group" in text
-    assert "`ts` is lower in 1." in text
-    assert "in 2 divisions, the one before in 2; than nothing in 2, by at most 0.2000." in text
-    assert "| 3 | 2 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 1 / 1 | 1 / 1 | 1 / 0 | ts (mean_probs) 2 |" in text
-    assert (
-        "| 6 | 1 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0 / 0 | 0 / 0 | 0 / 0 | cms_ap (mean_logits) 1 |"
-        in text
-    )
-    assert "Default minus `ts(mean_probs)` with 10 cases: +0.0000 NLL (+0.0000 to +0.0000), +0.0000 ECE" in text
+    rows = {(row.task, row.method, row.metric): row for row in choice(tmp_path)}
+
+    def counts(task, method, *metrics):
+        return [rows[task, method, metric].value for metric in metrics]
+
+    either = "divisions worse than ts or nothing"
+    metrics = ("divisions", f"{either} beyond noise", "divisions with cases of one group", either)
+    assert counts("all tasks", "default", *metrics) == [4, 1, 1, 2]
+    assert counts("all tasks", "default before", either) == [2]
+    assert counts("all tasks", "default", "divisions worse than nothing") == [2]
+    assert str(rows["all tasks", "default", "largest loss against nothing, NLL"].value) == "0.2000"
+    roads = "roads, every picture a group"
+    for size, worse, beyond, chosen in ((3, 1, 1, "ts(mean_probs)"), (6, 0, 0, "cms_ap(mean_logits)")):
+        own = [f"divisions worse than {other}, {size} cases" for other in ("ts", "nothing")]
+        assert counts(roads, "default", *own) == [worse, worse]
+        assert counts(roads, "default", f"divisions worse than ts beyond noise, {size} cases") == [beyond]
+        assert (roads, "default", f"chosen: {chosen}, {size} cases") in rows
+    gap = rows[roads, "default against ts(mean_probs)", "ECE, 10 cases"]
+    assert [str(end) for end in (gap.value, gap.low, gap.high)] == ["0.0000"] * 3

@@ -1,22 +1,21 @@
-"""Pages: numbers, tables, figures, sentences and whole pages are those of made-up rows."""
+"""Numbers, tables, figures and rows of the board are those of made-up networks."""
 
-import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
 
-from paper.loss_study import page, tables
+from paper.board import read_rows
+from paper.loss_study import study_rows, tables
 from paper.loss_study.__main__ import main
 from paper.loss_study.draws import shared_draws
 from paper.loss_study.plan import MAIN, SHARES, Unit, plan_units
 from paper.loss_study.real import RealRow, RealUnit
-from paper.loss_study.real_page import Facts, is_clear, real_page, tables_of
+from paper.loss_study.real_rows import Facts, is_clear, read_real, real_rows, tables_of
 from paper.loss_study.results import Key, Results, read_by_pages
 from paper.loss_study.rows import collect, read_lines, write_picture, write_row
-from paper.loss_study.verdict import best_pair, calibrated, compared, counted, spread, spread_table, unchanged, verdict
+from paper.loss_study.verdict import best_pair, calibrated, compared, counted, spread, spread_table, unchanged
 from segcal.summary import Interval
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
@@ -77,11 +76,12 @@ def test_what_was_not_trained_is_missing_and_only_common_seeds_are_compared(made
     assert results.mean(second, "nll") is None
     assert results.cell(first, "nll", "corrupted", "no such calibrator").value is None
     assert "| NACL | — |" in tables.main_table(results, "roads").to_markdown()
-    assert "Ranks" not in page.sections(results, [], "x")  # which need every loss
+    assert not [one for one in study_rows.rows(results) if "rank" in one.metric]  # which need every loss
     results = Results([made_up(Unit("roads", "ce", seed)) for seed in (0, 1)] + [made_up(Unit("roads", "nacl", 1))])
     assert results.seeds(first, second) == [1]
     assert results.difference(first, second, "nll").cases == 5
-    assert page.facts_text(results).startswith("3 networks were trained, 1 to 2 of each kind")
+    facts = [int(one.value) for one in study_rows.facts(results)][:3]
+    assert facts == [3, 1, 2]  # networks, and the fewest and the most seeds of a kind
 
 
 def test_ranks_follow_the_order_that_was_made_up_without_undefined_values(rows):
@@ -155,42 +155,19 @@ def test_losses_and_calibrations_are_counted_as_they_were_made_up(rows, made_up)
     assert unchanged(Results(rows), "ts") == (0, len(MAIN))
 
 
-def test_the_verdict_says_whether_losses_stay_apart(rows, made_up):
-    first, second = verdict(Results(rows)).splitlines()
-    assert first.startswith(
-        "- **On cases like those of training.** As trained, 21 of 21 pairs of loss and task differ clearly from "
-        "CE + Dice in NLL (3 lower, 18 higher); calibrated alike, 21 with ts (3, 18), 21 with cms_ap (3, 18) and 21 "
-        "with lts_ti (3, 18). So the choice of a loss still matters after calibration; better with every calibrator: "
-        "CE on roads, CE on streets and CE on tumour."
-    )
-    assert "ts in 24 of 24 (raises it in 0)" in first
-    assert second.startswith("- **Under corruption.** As trained, 14 of 14 pairs")
-    rows = [made_up(Unit("tumour", variant, seed)) for variant in MAIN for seed in (0, 1)]
-    assert "Under corruption" not in verdict(Results(rows))  # which was not measured
-    rows = [made_up(Unit("roads", variant, seed), level=0) for variant in MAIN for seed in (0, 1)]
-    assert "So there is nothing that a calibrator could take over" in verdict(Results(rows))
-    rows = [made_up(Unit("roads", variant, 0)) for variant in MAIN]
-    assert verdict(Results(rows)) == "One network of each kind is no basis for a conclusion: train more seeds."
+def test_counts_of_the_verdict_are_rows(rows):
+    found = keyed(study_rows.rows(Results(rows)))
 
+    def pairs(stage, pipeline, what):
+        words = ("clearly lower", "clearly higher", "compared")
+        titles = [f"{what}, pairs of loss and task {word}" for word in words]
+        return [found[f"all tasks, {stage}", pipeline, title].value for title in titles]
 
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (
-            ("ts", "cms_ap", "lts_ti"),
-            "So a calibrator fitted after training does most of what a loss does, and no",
-        ),
-        (("ts",), "So ts does most of what a loss does, the others less"),
-        (("ts", "lts_ti"), "So ts and lts_ti do most of what"),
-    ],
-)
-def test_where_calibrators_make_losses_alike_they_are_named(made_up, names, said):
-    rows = [made_up(Unit("roads", variant, seed)) for variant in MAIN for seed in (0, 1)]
-    for row in rows:
-        clean = row["values"]["clean"]
-        alike = {name: {metric: [0.1] * len(column) for metric, column in clean["none"].items()} for name in names}
-        row["values"] = {"clean": clean | alike}
-    assert said in verdict(Results(rows))
+    for pipeline in tables.PIPELINES:
+        assert pairs("clean", pipeline, "NLL against CE + Dice") == [3, 18, 21]
+    assert pairs("corrupted", "none", "NLL against CE + Dice") == [2, 12, 14]
+    assert pairs("clean", "ts", "ECE (all) by calibration") == [24, 0, 24]
+    assert ("all tasks, clean", "none", "NLL by calibration, pairs of loss and task compared") not in found
 
 
 def shown_lines(axis):
@@ -255,56 +232,57 @@ def test_what_is_ignored_is_not_shown(lines, made_up):
     assert figures.case_figure(results, [lines], "tumour") is None
 
 
-def test_a_page_links_every_figure_that_is_there_and_says_what_it_lacks(tmp_path, lines, rows):
-    written = page.write_page([lines], tmp_path / "out", small=True, missing=5)
-    text = written.read_text(encoding="utf-8")
-    linked = set(re.findall(r"\((images/\w+\.png)\)", text))
-    assert linked == {path.relative_to(written.parent).as_posix() for path in written.parent.glob("images/*")}
-    assert {"images/case_roads.png", "images/radar.png", "images/shares.png"} <= linked
-    assert "images/case_tumour.png" not in linked  # no case of it was kept
-    assert "its numbers mean nothing" in text
-    assert "5 more are to come" in text
-    assert f"{len(rows)} networks were trained, 2 of each kind" in text
-    whole = page.sections(Results(rows), [path.stem for path in written.parent.glob("images/*")], page.IMAGES)
-    assert text.endswith(whole)  # nothing that a page reads was left out
+def test_rows_and_figures_are_written_together(tmp_path, lines, rows):
+    written = study_rows.write_study([lines], tmp_path / "out")
+    drawn = {path.name for path in written.parent.glob("images/*")}
+    assert {"case_roads.png", "radar.png", "shares.png"} <= drawn
+    assert "case_tumour.png" not in drawn  # no case of it was kept
+    found = read_rows("losses", tmp_path / "out")
+    assert found == list(study_rows.rows(Results(rows)))  # nothing that rows read was left out
+    assert found[0].value == len(rows)
 
 
-def test_parts_without_networks_are_left_out(made_up, rows, tmp_path, monkeypatch):
+def keyed(rows):
+    rows = list(rows)
+    found = {(row.task, row.method, row.metric): row for row in rows}
+    assert len(found) == len(rows)  # nothing is said twice
+    return found
+
+
+def test_rows_are_the_numbers_of_the_networks(rows):
+    results = Results(rows)
+    found = keyed(study_rows.rows(results))
+    for metric, title in (("nll", "NLL"), ("ece_foreground", "ECE (foreground)")):
+        own = found["streets", "CE + Dice", title]
+        one = results.estimate(Key("streets", "ce_dice"), metric)
+        assert [float(end) for end in (own.value, own.low, own.high)] == pytest.approx(
+            [one.value, one.low, one.high], abs=5.1e-4
+        )
+    gap = results.difference(Key("roads", "ce_dice"), Key("roads", "nacl"), "nll", "corrupted", "ts")
+    own = found["roads, corrupted", "NACL", "NLL minus that of CE + Dice, ts"]
+    assert float(own.value) == pytest.approx(gap.value, abs=5.1e-5)
+    assert found["all tasks", "CE", "sum-rank Dice"].value == 3
+
+
+def test_parts_without_networks_are_left_out(made_up, rows, tmp_path):
     alone = Results([made_up(unit) for unit in plan_units(2, main_only=True)])
-    few, all_of_them = (re.findall(r"^### (.*)$", page.sections(own, [], "x"), re.M) for own in (alone, Results(rows)))
-    assert [title.split(" (")[0] for title in all_of_them if title not in few] == [
-        "Prior, penalty, logits or softmax",
-        "NACL against SVLS with the same Gaussian",
-        "Hyper-parameters",
-        "Backbones",
-        "Less training data",
-    ]
-    assert "Ranks (Fig. 2)" in few
-    drawn = SimpleNamespace(savefig=lambda path, dpi: Path(path).touch())
-    monkeypatch.setattr(figures, "FIGURES", dict.fromkeys(figures.FIGURES, lambda results: drawn))
+    few, every = ({row.metric for row in study_rows.rows(own)} for own in (alone, Results(rows)))
+    for words in ("variants of NACL", "NACL is better than SVLS", "settings", "backbones", "of the training data"):
+        assert not [metric for metric in few if words in metric]
+        assert [metric for metric in every if words in metric]
+    assert "sum-rank all" in few
     assert set(figures.FIGURES) - set(figures.write_figures(alone, [], tmp_path)) == {"sensitivity", "shares"}
 
 
-def measured(text):
-    """Return the rows of the tables without their intervals, which are drawn, and without what is bold by them."""
-    return [re.sub(r"\*\*| \[[^\]]*\]", "", line) for line in text.splitlines() if line.startswith("|")]
-
-
-@pytest.mark.skipif(not LINES.exists(), reason="the results of the study are not part of this copy")
-def test_the_generated_part_of_the_docs_says_what_was_measured():
-    rows, _ = read_lines([LINES])
-    tested = {(row["unit"]["task"], len(row["values"]["clean"]["none"]["dice"])) for row in rows}
-    assert tested == {("roads", 24), ("streets", 24), ("tumour", 24)}
-    document = (ROOT / "docs" / page.PAGE).read_text(encoding="utf-8")
-    drawn = [path.stem for path in (ROOT / "docs" / page.DOCS_IMAGES).iterdir()]
-    found = measured(page.sections(Results(rows), drawn, page.DOCS_IMAGES))
-    command = "python -m paper.loss_study docs paper/results/losses.jsonl --docs docs"
-    assert found == measured(document.split(page.BEGIN)[1].split(page.END)[0]), f"run: {command}"
-
-
-def test_only_what_stands_between_marks_is_replaced():
-    document = f"a\n{page.BEGIN}\nold\n{page.END}\nb"
-    assert page.replaced(document, "new\n") == f"a\n{page.BEGIN}\n\nnew\n\n{page.END}\nb"
+@pytest.mark.parametrize("name", ["losses", "losses_real"])
+def test_the_rows_of_the_board_are_what_was_measured(name, monkeypatch):
+    monkeypatch.undo()  # all draws
+    shared_draws.__globals__["_drawn"].cache_clear()
+    if name == "losses":
+        made = list(study_rows.rows(Results(read_lines([LINES])[0])))
+    else:
+        made = list(real_rows(*read_real([LINES.with_name("real_losses.jsonl")])))
+    assert made == read_rows(name), "run: python -m paper.loss_study docs and real-rows, see its help"
 
 
 FACTS = Facts("a device", "2", 540, 0, recorded=True)
@@ -319,13 +297,13 @@ def row(loss, seed, shift, size="small"):
     return RealRow(RealUnit("camvid", loss, size, seed), 9, GROUPS, {"none": before, "ts": after, "conic": after}, {})
 
 
-def real_rows(size="small", **changed):
+def networks(size="small", **changed):
     shifts = {"ce_dice": 0.0, "ce": 0.05, "nacl": 0.0, "nacl_dice": 0.02} | changed
     return [row(loss, seed, shift, size) for loss, shift in shifts.items() for seed in (0, 1)]
 
 
 def test_means_and_differences_of_real_data_are_those_of_groups():
-    (table,) = tables_of([*real_rows(), row("svls", 0, 0.1), row("ce", 2, 0.0)])
+    (table,) = tables_of([*networks(), row("svls", 0, 0.1), row("ce", 2, 0.0)])
     assert table.seeds == [0, 1]  # a loss with fewer seeds costs the others none
     assert table.losses == ["ce", "ce_dice", "nacl", "nacl_dice"]
     values = [row("ce", seed, 0.05).values["none"]["nll"] for seed in (0, 1)]
@@ -341,46 +319,64 @@ def test_means_and_differences_of_real_data_are_those_of_groups():
     assert not is_clear(Interval(None, None, None))
 
 
-def test_the_page_of_real_data_says_who_is_better_and_what_is_left_after_calibration():
-    text = real_page([*real_rows(), *real_rows("large")], [FACTS])
-    assert "| Street scenes, small networks | Dice | `ce`, `nacl_dice` | none |" in text
-    assert "| Street scenes, small networks | NLL as trained | none | `ce`, `nacl_dice` |" in text
+def values(rows, *facts):
+    found = keyed(real_rows(rows, facts or [FACTS]))
+    return {key: row.value for key, row in found.items()}, {key: row.note for key, row in found.items()}
+
+
+def test_rows_of_real_data_say_who_is_better_and_what_is_left_after_calibration():
+    found, notes = values([*networks(), *networks("large")])
+    table = "Street scenes, small networks"
+    dice = {loss: notes[table, f"{loss} against ce_dice", "Dice"] for loss in ("ce", "nacl", "nacl_dice")}
+    assert dice == {"ce": "better", "nacl": "no clear difference", "nacl_dice": "better"}
+    assert notes[table, "ce against ce_dice", "NLL as trained"] == "worse"
     # Of the pairs, ce_dice is below ce in everything and nacl_dice above nacl, in both sizes.
-    assert "Dice: clearly better in 2, clearly worse in 2. BA-ECE as trained: clearly better in 2, clearly wor" in text
-    assert "Of 6 losses beside `ce_dice`" in text
-    assert "NLL 4 (as trained), 4 (ts), 4 (conic)" in text
-    assert "Street scenes, small networks: NLL +0.0000 [+0.0000, +0.0000] (`ce_dice`)" in text
-    assert "0.0205 | 0.0020 (10%) | 0.0020 (10%)" in text
-    assert "| Street scenes, small networks | nacl | **+0.0200 [+0.0200, +0.0200]** |" in text
-    assert "9 minutes on a device" in text
+    for title in ("Dice", "BA-ECE as trained"):
+        counts = [
+            found["all tables", "the Dice term", f"{title}, {words}"] for words in ("clearly better", "clearly worse")
+        ]
+        assert counts == [2, 2]
+    assert found["all tables", "the loss", "losses compared"] == 6
+    for when in ("as trained", "ts", "conic"):
+        assert found["all tables", "the loss", f"NLL {when}, losses that differ clearly from ce_dice"] == 4
+    best = table, "ce_dice with conic against the best as trained", "NLL"
+    assert (str(found[best]), notes[best]) == ("0.0000", "ce_dice; no clear difference")
+    spread = "NLL {}, standard deviation of the means"
+    assert str(found[table, "all losses", spread.format("as trained")]) == "0.0205"
+    assert str(found[table, "all losses", spread.format("ts")]) == "0.0020"
+    assert found[table, "all losses", f"{spread.format('ts')}, share left, %"] == 10
+    assert str(found[table, "nacl_dice against nacl", "Dice"]) == "0.0200"
+    assert found["all tasks", "the study", "minutes"] == 9
     # nacl equals ce_dice; the two others are worse in what should be low.
-    assert "clearly worse than `ce_dice`: `nacl` (clearly better in 0 of 20)." in text
-    assert "No network of the study is missing." in text
+    worse = {
+        loss: found["all tables", loss, "columns clearly worse than ce_dice"] for loss in ("ce", "nacl", "nacl_dice")
+    }
+    assert {loss for loss, count in worse.items() if not count} == {"nacl"}
+    assert found["all tables", "nacl", "columns"] == 20
 
 
-def test_large_networks_stand_beside_small_ones_with_clear_differences_bold():
-    text = real_page([*real_rows(), *real_rows("large", ce=0.15, nacl_dice=0.01)], [FACTS])
-    assert "4 losses, with large networks: Dice higher in 1 (1 clearly) and lower in 1 (1 clearly);" in text
-    before, after = (
-        np.mean([row("ce", seed, shift).values["none"]["dice"] for seed in (0, 1)]) for shift in (0.05, 0.15)
-    )
-    assert f"| street scenes | ce | **{before:.4f} → {after:.4f}** |" in text
-    same = np.mean([row("ce_dice", seed, 0.0).values["none"]["dice"] for seed in (0, 1)])
-    assert f"| street scenes | ce_dice | {same:.4f} → {same:.4f} |" in text
-    other_seeds = [one for one in real_rows("large") if one.unit.seed]
-    text = real_page([*real_rows(), *other_seeds], [msgspec.structs.replace(FACTS, missing=2)])
-    assert "## Large networks" not in text
-    assert "Of 14 networks 2 were not finished in the time; a loss that" in text
+def test_large_networks_stand_beside_small_ones():
+    found, notes = values([*networks(), *networks("large", ce=0.15, nacl_dice=0.01)])
+    words = [
+        found["street scenes", "large networks", f"Dice, losses {w}"]
+        for w in ("higher", "clearly higher", "lower", "clearly lower")
+    ]
+    assert words == [1, 1, 1, 1]
+    key = "street scenes", "ce, large against small networks", "Dice"
+    assert (str(found[key]), notes[key]) == ("0.1000", "better")
+    assert str(found["street scenes", "ce_dice, large against small networks", "Dice"]) == "0.0000"
+    other_seeds = [one for one in networks("large") if one.unit.seed]
+    found, _ = values([*networks(), *other_seeds], msgspec.structs.replace(FACTS, missing=2))
+    assert not [key for key in found if "large against small" in key[1]]
+    assert found["all tasks", "the study", "networks missing"] == 2
 
 
-def test_one_command_writes_the_page_of_real_data(tmp_path):
+def test_one_command_writes_the_rows_of_real_data(tmp_path):
     (tmp_path / "rows").mkdir()
-    for one in real_rows():
+    for one in networks():
         write_row(tmp_path / "rows", one.unit.name, msgspec.to_builtins(one))
     write_row(tmp_path / "rows", "facts", msgspec.to_builtins(FACTS))
     collect(tmp_path / "rows", tmp_path / "a.jsonl")
-    (tmp_path / "a.md").write_text("In words.\n")
-    assert main(["real-page", str(tmp_path / "a.jsonl"), "--docs", str(tmp_path)]) == 0
-    text = (tmp_path / "losses_real.md").read_text("utf-8")
-    assert text.startswith("# Losses on real data\n\nIn words.\n\n## What was done\n")
-    assert "## Street scenes, small networks" in text
+    (tmp_path / "board").mkdir()
+    assert main(["real-rows", str(tmp_path / "a.jsonl"), "--docs", str(tmp_path)]) == 0
+    assert read_rows("losses_real", tmp_path / "board") == list(real_rows(networks(), [FACTS]))

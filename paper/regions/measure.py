@@ -1,7 +1,7 @@
-"""Measure region models, and write their page.
+"""Measure region models, and write their rows of the board.
 
-    python -m paper.regions.page measure paper/results/regions.json OUT --tasks cardiac
-    python -m paper.regions.page write paper/results/regions.json docs/regions_results.md
+    python -m paper.regions.measure measure paper/results/regions.json OUT --tasks cardiac
+    python -m paper.regions.measure write paper/results/regions.json
 
 OUT is what ``paper/regions/train.py`` predicted. Cases are divided by patient, or by stretch of the video, into
 those to fit on and those to test on, several times; every calibrator is fitted to the same cases and measured on the
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import segcal
+from paper.board import Row, counted, number, write_rows
 from paper.regions.train import IGNORE, REGIONS
 from segcal.cases import Cases
 from segcal.evaluation import Evaluation
@@ -33,10 +34,10 @@ METRICS = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE"}
 VIDEO = re.compile(r"(.+_f?\d+)\d\d$")
 GROUPS = {"cardiac": re.compile(r"(patient\d+)_"), "streets": VIDEO, "unions": VIDEO, "blocks": VIDEO}
 WORDS = {
-    "cardiac": "Cardiac volumes: nested regions",
-    "blocks": "Street scenes: overlapping groups, in the places that the network saw",
-    "streets": "Street scenes: overlapping groups, in a place that the network never saw",
-    "unions": "Street scenes: the same groups, as unions of classes of a softmax ensemble",
+    "cardiac": "cardiac, nested regions",
+    "blocks": "streets, places that the network saw",
+    "streets": "streets, a place that no network saw",
+    "unions": "streets, unions of classes of a softmax ensemble",
 }
 LEVEL = 0.95
 
@@ -117,37 +118,31 @@ def all_regions(repeats: list[Measured]) -> dict[str, float]:
     return {"changed": changed} | {what: sum(getattr(one, what) for one in repeats) for what in ("turned", "new")}
 
 
-def table(regions: dict[str, Any]) -> Iterator[str]:
-    """Yield the rows of a task."""
-    yield f"| region | calibrator | {' | '.join(METRICS.values())} | Dice | mask changed |"
-    yield f"|---|---|{'---:|' * (len(METRICS) + 2)}"
-    for region, of_region in regions.items():
-        for name, row in of_region["calibrators"].items():
-            cells = [f"{row[m][0]:.4f} [{row[m][1]:.4f}, {row[m][2]:.4f}]" for m in [*METRICS, "dice"]]
-            yield f"| {region} | {name} | {' | '.join(cells)} | {share(row['flips'])} |"
+def rows(kept: dict[str, Any]) -> Iterator[Row]:
+    """Yield the rows of the board of all tasks."""
+    for task, words in WORDS.items():
+        if task not in kept:
+            continue
+        found = kept[task]
+        repeats, (fitted, tested) = len(found["sizes"]), found["sizes"][0]
+        counts = {"cases": found["cases"], "groups": found["groups"], "cases to fit on": fitted, "test cases": tested}
+        yield from counted(words, "division", counts)
+        for region, of_region in found["regions"].items():
+            yield from of_one(f"{words}: {region}", of_region, repeats)
+        for name, row in found["together"].items():
+            yield Row(words, name, "label map changed, %", number(100 * row["changed"], ".3f"), repeats=repeats)
+            yield from counted(words, name, {"nesting violations": row["turned"], "new nesting violations": row["new"]})
 
 
-def compared(regions: dict[str, Any]) -> Iterator[str]:
-    """Yield paired differences."""
-    yield f"| region | `{OWN}` against | {' | '.join(METRICS.values())} |"
-    yield f"|---|---|{'---:|' * len(METRICS)}"
-    for region, of_region in regions.items():
-        for peer, row in of_region["against"].items():
-            texts = [(f"{v:+.4f} [{low:+.4f}, {high:+.4f}]", low * high > 0) for v, low, high in row.values()]
-            yield f"| {region} | {peer} | {' | '.join(f'**{text}**' if clear else text for text, clear in texts)} |"
-
-
-def together(rows: dict[str, Any]) -> Iterator[str]:
-    """Yield what regions say together."""
-    yield "| calibrator | label map changed | nesting violations | of them new |"
-    yield "|---|---:|---:|---:|"
-    for name, row in rows.items():
-        yield f"| {name} | {share(row['changed'])} | {row['turned']:,} | {row['new']:,} |"
-
-
-def share(value: float) -> str:
-    """Return a share; none at all is said so."""
-    return "none" if value == 0 else f"{100 * value:.3f} %"
+def of_one(where: str, found: dict[str, Any], repeats: int) -> Iterator[Row]:
+    """Yield the rows of one region: every calibrator, and ours against its peers."""
+    for name, row in found["calibrators"].items():
+        for metric, title in (METRICS | {"dice": "Dice"}).items():
+            yield Row(where, name, title, *map(number, row[metric]), repeats=repeats)
+        yield Row(where, name, "mask changed, %", number(100 * row["flips"], ".3f"), repeats=repeats)
+    for peer, row in found["against"].items():
+        for metric, title in METRICS.items():
+            yield Row(where, f"{OWN} against {peer}", title, *map(number, row[metric]), repeats=repeats)
 
 
 def measured(folder: Path, task: str, repeats: int, voxels: int, first: int) -> Iterator[dict[str, Any]]:
@@ -175,29 +170,12 @@ def measured(folder: Path, task: str, repeats: int, voxels: int, first: int) -> 
         }
 
 
-def section(task: str, kept: dict[str, Any]) -> Iterator[str]:
-    """Yield the section of a task."""
-    labels = "; ".join(f"{name} = {'+'.join(map(str, own))}" for name, own in REGIONS[task].items())
-    repeats = len(kept["sizes"])
-    noun = "division" if repeats == 1 else "divisions"
-    yield f"## {WORDS[task]}\n"
-    fitted, tested = kept["sizes"][0]
-    yield f"{kept['cases']} cases of {kept['groups']} groups; {repeats} {noun} into {fitted} cases to fit on and"
-    yield f"{tested} to test on, about. Labels: {labels}.\n"
-    yield from table(kept["regions"])
-    yield f"\nPaired differences of `{OWN}` (below zero it is better; **bold** where the interval excludes zero):\n"
-    yield from compared(kept["regions"])
-    yield "\nTogether, over all test cases and divisions:\n"
-    yield from together(kept["together"])
-    yield ""
-
-
 def main() -> None:
-    """Measure, or write the page."""
+    """Measure, or write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("measure", "write"))
     parser.add_argument("results", type=Path, help="a JSON file")
-    parser.add_argument("folder", type=Path, help="predictions, or the page")
+    parser.add_argument("folder", type=Path, nargs="?", help="predictions, to measure")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--first", type=int, default=1, help="seed of the first division")
     parser.add_argument("--voxels", type=int, default=2000, help="of each case, in a fit")
@@ -210,17 +188,7 @@ def main() -> None:
                 kept[task] = found
                 chosen.results.write_text(json.dumps(kept) + "\n", encoding="utf-8")
         return
-    lines = [
-        "# Region models: measured\n",
-        "Written by `paper/regions/page.py` from what `paper/regions/train.py` predicted: small networks",
-        "with one sigmoid per region, trained for a minute or two on binary cross-entropy plus soft Dice, and sums of",
-        "classes of a softmax ensemble. Intervals are 95 %, over test cases and divisions. `platt` is fitted without a",
-        "penalty; `platt` and `isotonic` may move masks, the others keep them. What this shows is in",
-        "[regions.md](regions.md).\n",
-    ]
-    for task in (task for task in WORDS if task in kept):
-        lines += section(task, kept[task])
-    chosen.folder.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_rows("regions", rows(kept))
 
 
 if __name__ == "__main__":
