@@ -140,9 +140,7 @@ def main() -> None:
 def _write(found: dict[str, dict[str, int]]) -> None:
     """Lower the bounds to what was found."""
     old = tomllib.loads(BOUNDS.read_text("utf-8")) if BOUNDS.exists() else found
-    lines = [
-        "# Forbidden words of docs/internals/glossary.md that are left; `python -m benchmarks.words --write`."
-    ]
+    lines = ["# Forbidden words of docs/internals/glossary.md that are left; `python -m benchmarks.words --write`."]
     for kind, now in found.items():
         lines += ["", f"[{kind}]"]
         bounds = {name: min(count, old[kind].get(name, 0)) for name, count in now.items()}
