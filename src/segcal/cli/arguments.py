@@ -81,12 +81,7 @@ IN_PARTS = {
         one._replace(decides=False)
         for one in (
             argument("--num-parts", "number of shards", type=at_least_one, metavar="N"),
-            argument(
-                "--part-id",
-                "work on this shard only, from 0, into OUT; see segcal merge",
-                type=int,
-                metavar="I",
-            ),
+            argument("--part-id", "number of this shard, from 0; see segcal merge", type=int, metavar="I"),
             argument("--engine", ENGINES, choices=["local", "dask", "slurm"], default="local"),
             argument("--scheduler", "of a Dask scheduler; default: --workers processes here", metavar="ADDRESS"),
             argument("--slurm", "for sbatch, such as partition=gpu", action="append", default=[], metavar="KEY=VALUE"),
