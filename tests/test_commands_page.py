@@ -31,6 +31,7 @@ def test_every_command_and_every_option_has_help_and_every_command_an_example(na
     assert command.description
     for action in command._actions:
         assert action.help, action
+        assert action.dest == "help" or action.option_strings == [] or action.option_strings[-1] in page, action
 
 
 def test_no_line_of_help_is_wider_than_the_page(page):

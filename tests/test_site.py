@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 REFERENCE = {path.name: path.read_text("utf-8") for path in sorted((DOCS / "reference").glob("*.md"))}
 NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
+LISTS = ("glossary.md", "decisions.md")  # of the internals: longer than a screen
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *NOTEBOOKS]
 
 
@@ -54,7 +55,7 @@ def test_the_reference_has_no_name_that_is_not_public():
 def test_names_and_paths_of_a_page_on_internals_are_there(page):
     """A page for contributors is one screen, and whatever it names is found."""
     text = page.read_text("utf-8")
-    assert len(text.splitlines()) <= 40
+    assert len(text.splitlines()) <= 40 or page.name in LISTS
     for dotted in re.findall(r"`(segcal(?:\.[a-zA-Z_]+)+)`", text):
         module, _, name = dotted.rpartition(".")
         if name != "NAME" and importlib.util.find_spec(module) is not None:
@@ -62,6 +63,17 @@ def test_names_and_paths_of_a_page_on_internals_are_there(page):
             assert hasattr(found, name) or importlib.util.find_spec(dotted) is not None, dotted
     for path in re.findall(r"`((?:src|tests|docs|benchmarks)/[a-zA-Z_/.]+)`", text):
         assert "NAME" in path or (ROOT / path).exists(), path
+
+
+def test_every_decision_that_is_cited_is_there():
+    text = (DOCS / "internals" / "decisions.md").read_text("utf-8")
+    numbers = [int(number) for number in re.findall(r"^- \*\*(\d+)\*\* \S", text, flags=re.MULTILINE)]
+    assert numbers == sorted(set(numbers))
+    code = [path for folder in ("src", "tests", "benchmarks", "paper") for path in (ROOT / folder).rglob("*.py")]
+    cited = [number for path in code for number in re.findall(r"\bdecision (\d+)", path.read_text("utf-8"))]
+    cited += re.findall(r"\((?:see )?(\d+)\)", text)
+    assert "256" in cited
+    assert set(map(int, cited)) <= set(numbers)
 
 
 def text_of(path):

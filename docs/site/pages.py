@@ -3,6 +3,8 @@
 - A notebook ``tutorials/x.ipynb`` is shown as the page ``tutorials/x.md``: its text, its code, and the outputs in it.
 - A page of docs/ that `nav` does not list stands at the end of the Guide, so that no page is lost.
 - A link to a file outside docs/ becomes its name: the site is complete without the repository.
+- An address that moved leads to the new one.
+- A public function with the name of a module is looked up where it is defined.
 """
 
 import json
@@ -14,6 +16,12 @@ from properdocs.structure.files import File, Files
 from properdocs.structure.pages import Page
 
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+FUNCTIONS = {
+    "segcal.fit": "segcal.fitting.fit.fit",
+    "segcal.report": "segcal.report.evaluated.report",
+    "segcal.trust": "segcal.trust.structures.trust",
+}
+MOVED = {"decisions.html": "conventions.html"}
 FENCE = re.compile(r"^```.*?^```$", flags=re.DOTALL | re.MULTILINE)
 
 
@@ -37,8 +45,15 @@ def on_files(files: Files, config: ProperDocsConfig) -> Files:
     return files
 
 
+def on_post_build(config: ProperDocsConfig) -> None:
+    """Write a page at every address that moved."""
+    for old, new in MOVED.items():
+        page = f'<!doctype html><meta http-equiv="refresh" content="0; url={new}"><a href="{new}">{new}</a>\n'
+        (Path(config.site_dir) / old).write_text(page, "utf-8")
+
+
 def on_page_markdown(markdown: str, page: Page, config: ProperDocsConfig, files: Files) -> str:
-    """Write links that leave docs/ as names."""
+    """Write links that leave docs/ as names, and find functions behind names of modules."""
     docs, folder = Path(config.docs_dir).resolve(), Path(page.file.src_uri).parent
 
     def replaced(found: re.Match[str]) -> str:
@@ -54,6 +69,7 @@ def on_page_markdown(markdown: str, page: Page, config: ProperDocsConfig, files:
         return f"\0{len(kept) - 1}\0"
 
     text = LINK.sub(replaced, FENCE.sub(aside, markdown))
+    text = re.sub(r"^::: (\S+)$", lambda found: f"::: {FUNCTIONS.get(found[1], found[1])}", text, flags=re.MULTILINE)
     return re.sub(r"\0(\d+)\0", lambda found: kept[int(found[1])], text)
 
 

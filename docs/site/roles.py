@@ -1,9 +1,10 @@
-"""Docstrings as the site shows them: roles of reStructuredText become plain code, and doctests become code blocks."""
+"""Docstrings as the site shows them: roles of reStructuredText become plain code, doctests are left out."""
 
 import re
 
 import griffe
 
+DOCTEST = re.compile(r"^ *>>> .*\n(?:^ *\S.*\n?)*", flags=re.MULTILINE)
 ROLE = re.compile(r":(?:func|class|mod|data|meth|attr|math):`~?([^`]+)`")
 
 
@@ -13,4 +14,5 @@ class PlainRoles(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **options: object) -> None:
         """Replace the roles of one docstring."""
         if obj.docstring is not None:
-            obj.docstring.value = ROLE.sub(r"`\1`", obj.docstring.value).replace("``", "`")
+            text = DOCTEST.sub("", obj.docstring.value)
+            obj.docstring.value = ROLE.sub(r"`\1`", text).replace("``", "`")

@@ -39,33 +39,31 @@ class ReadOptions:
     where there are any its `choices`, the name of its value (`metavar`), and whether it is a `path`.
     """
 
-    kind: str | None = _declared("what the numbers are; nnU-Net folders and our store know theirs", choices=KINDS)
+    kind: str | None = _declared("type of the scores; nnU-Net folders and the segcal store declare it", choices=KINDS)
     pooling: str = _declared("how several member folders are pooled", default="single", choices=(*POOLINGS, BEST))
-    format: str | None = _declared("file format, where the folder could be two things", choices=tuple(FORMATS))
-    ignore: int | None = _declared("the label that does not count", int, metavar="LABEL")
+    format: str | None = _declared("file format, if the endings allow two", choices=tuple(FORMATS))
+    ignore: int | None = _declared("ignore label", int, metavar="LABEL")
     class_axis: int | None = _declared("axis of the classes; default 0, for NIfTI the last", int, metavar="N")
     key: str | None = _declared("array in npz, safetensors or zarr files that hold several", metavar="NAME")
     label_key: str | None = _declared("array in npz label files that hold several", metavar="NAME")
-    label_axes: Literal["xyz", "zyx"] | None = _declared(
-        "axes of the scores, where they are arrays and labels are NIfTI", choices=LABEL_AXES
-    )
+    label_axes: Literal["xyz", "zyx"] | None = _declared("axes of array scores beside NIfTI labels", choices=LABEL_AXES)
     images: str | Path | None = _declared("images with the same names", metavar="FOLDER", path=True)
-    groups: Grouping | None = _declared("what stays in one split, such as '(patient\\d+)_.*'", metavar="REGEX|CSV")
-    sites: Grouping | None = _declared("where a case comes from; a fit holds each site out", metavar="REGEX|CSV")
+    groups: Grouping | None = _declared(
+        "group of a case, kept together, such as '(patient\\d+)_.*'", metavar="REGEX|CSV"
+    )
+    sites: Grouping | None = _declared("site of a case; a fit holds each site out", metavar="REGEX|CSV")
     class_names: Sequence[str] | None = _declared("one name per class", list, metavar="A,B,...")
     regions: Mapping[str, int | Sequence[int]] | None = _declared(
-        "labels of each sigmoid output; nnU-Net says them", dict, metavar="NAME=1+2,..."
+        "labels of each sigmoid output; nnU-Net folders declare them", dict, metavar="NAME=1+2,..."
     )
     regions_class_order: Sequence[int] | None = _declared(
         "label that each region writes into a label map", tuple, metavar="1,2,..."
     )
     class_pattern: str | None = _declared("names of one NIfTI file per class: groups id and cls", metavar="REGEX")
     properties: str | Path | None = _declared(
-        "nnU-Net pkl files, where missing or damaged", metavar="FOLDER", path=True
+        "folder with nnU-Net pkl files that are missing", metavar="FOLDER", path=True
     )
-    ignore_geometry: bool | None = _declared(
-        "take files whose headers place them apart: only where headers are wrong", bool
-    )
+    ignore_geometry: bool | None = _declared("accept headers that disagree in space, if only headers are wrong", bool)
 
     def __post_init__(self) -> None:
         check_fields(self)

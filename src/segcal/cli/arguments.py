@@ -8,7 +8,7 @@ from segcal.cases import ReadOptions
 from segcal.cli.commands import Argument, Names, Role, argument, at_least_one, device, flag, numbers, regions, texts
 from segcal.cli.console import option
 
-POOLING = "how several member folders are pooled; default: as the calibrator says, and for fit the better one"
+POOLING = "pooling of several member folders; default: that of the calibrator, for fit the better one"
 # How a text becomes what is declared.
 KINDS: dict[type, Any] = {str: str, int: int, list: texts, tuple: numbers, dict: regions}
 
@@ -48,13 +48,13 @@ LABELLED = argument(
     "paths", "folders; the last one holds the labels", Role.CASES, nargs="+", metavar="PREDICTIONS LABELS"
 )
 CALIBRATED = (calibrator(), PREDICTIONS)
-RESULTS = target("OUT", "a folder for the results, or for a part", required=False)
-ALL_CLASSES = flag("--all-classes", "class 0 is a structure and no background")
-ANY_FILES = overwrite("replace such files though segcal did not write them")
-ANY_POOLING = flag("--ignore-pooling", "go on although it was fitted for other pooling")
+RESULTS = target("OUT", "a folder for the results, or for a shard", required=False)
+ALL_CLASSES = flag("--all-classes", "class 0 is a structure, not background")
+ANY_FILES = overwrite("replace such files even if segcal did not write them")
+ANY_POOLING = flag("--ignore-pooling", "accept a calibrator that was fitted for another pooling")
 OWN_CLASS = argument(
     "--calibrator-class",
-    "class of a calibrator of your own; imported from here or from what is installed",
+    "class of your own calibrator, imported from the working folder or installed packages",
     metavar="MODULE:CLASS",
 )
 POOLED = (ANY_POOLING, OWN_CLASS)
@@ -66,22 +66,22 @@ WORKERS = argument("--workers", "processes to use (default 1)", None, False, typ
 STRICT = flag("--strict", "stop at the first case that fails, with exit code 2")
 JSON = (
     flag("--json", "print one JSON document on stdout and nothing else there", decides=False),
-    flag("--quiet", "say nothing of how far it is", decides=False),
+    flag("--quiet", "no progress output", decides=False),
 )
 DEVICE = argument("--device", "where to calibrate: cpu (default) or cuda", type=device, default="cpu")
 # Of commands that read predictions.
 ON_CASES = {
-    "what the files are (declared, never guessed from values)": [*_reading()],
+    "input files (declared, never guessed from values)": [*_reading()],
     "output and resources": [*JSON, WORKERS, DEVICE, STRICT],
 }
 # Of commands that may be done in parts, or by others.
-ENGINES = "who works on cases: this machine (default), Dask workers, or a SLURM array of --num-parts jobs"
+ENGINES = "this machine (default), Dask workers, or a SLURM array of --num-parts jobs"
 IN_PARTS = {
-    "many cases: parts and engines (docs/scale.md)": [
+    "many cases: shards and engines (docs/scale.md)": [
         one._replace(decides=False)
         for one in (
-            argument("--num-parts", "divide the cases into so many parts", type=at_least_one, metavar="N"),
-            argument("--part-id", "do this part alone, from 0, into OUT; see segcal merge", type=int, metavar="I"),
+            argument("--num-parts", "number of shards", type=at_least_one, metavar="N"),
+            argument("--part-id", "number of this shard, from 0; see segcal merge", type=int, metavar="I"),
             argument("--engine", ENGINES, choices=["local", "dask", "slurm"], default="local"),
             argument("--scheduler", "of a Dask scheduler; default: --workers processes here", metavar="ADDRESS"),
             argument("--slurm", "for sbatch, such as partition=gpu", action="append", default=[], metavar="KEY=VALUE"),

@@ -60,7 +60,7 @@ def _which(ids: tuple[str, ...]) -> str:
 CHECK = Command(
     _check,
     "segcal check PREDICTIONS... [LABELS] [options]",
-    "Read every file once and report everything that is wrong or odd, in one table.\n"
+    "Read every file once and report all problems in one table.\n"
     "Exit code 0: all cases are usable; 3: some are not; 2: none is.",
     "example:\n  segcal check predictions/ labels/ --kind logits --ignore 255",
     argument(

@@ -21,26 +21,26 @@ DONE, USER_ERROR, SOME_FAILED, ALARM, INTERRUPTED = 0, 2, 3, 4, 130
 WIDTH = 100
 # The file of each command, which has its record under its name in capitals; and one line about it.
 COMMANDS = {
-    "demo": ("benchmark", "the whole story on embedded data, in minutes"),
-    "check": ("check", "is this folder usable, and what is in it"),
+    "demo": ("benchmark", "calibrate three embedded tasks and write a report, in minutes"),
+    "check": ("check", "check a folder of predictions and labels for problems"),
     "fit": ("fit", "fit a calibrator; by default the best one that keeps the mask"),
-    "apply": ("calibrated", "calibrated probabilities, in the format that came in"),
-    "evaluate": ("evaluate", "how honest the confidences are, before and after calibration"),
-    "audit": ("calibrator", "the promises of a calibrator, proved on its parameters and tried on data"),
-    "trust": ("trust", "expected Dice and volume of each structure, with intervals; what to look at first"),
-    "margins": ("masks", "masks without probabilities: grown and shrunk with stated coverage, volumes with intervals"),
-    "decide": ("masks", "masks by a rule: best expected Dice, bounded misses, expected volume"),
-    "objects": ("trust", "each connected component with the probability that it is real; lists with few false ones"),
-    "monitor": ("calibrated", "unusual cases and drifts of a stream, without labels"),
-    "adapt": ("calibrated", "class frequencies of another place, from predictions alone"),
-    "convert": ("calibrated", "any format to segcal's own store: pooled, half the size, decisions exact"),
-    "export": ("calibrator", "one ONNX graph of the calibrator, or of a network with its calibrator"),
+    "apply": ("calibrated", "write calibrated predictions in the format of the input"),
+    "evaluate": ("evaluate", "metrics before and after calibration, with intervals"),
+    "audit": ("calibrator", "check the promises of a calibrator on its parameters and on data"),
+    "trust": ("trust", "expected Dice and volume of each structure, with intervals and a review list"),
+    "margins": ("masks", "masks without probabilities: inner and outer masks with stated coverage"),
+    "decide": ("masks", "masks by a rule: best expected Dice, bounded recall or precision, volume"),
+    "objects": ("trust", "connected components with the probability that each is real"),
+    "monitor": ("calibrated", "detect unusual cases and drift in a stream, without labels"),
+    "adapt": ("calibrated", "adapt to class frequencies of another site, without labels"),
+    "convert": ("calibrated", "convert any format to the segcal store: pooled, half the size, same masks"),
+    "export": ("calibrator", "export to ONNX: the calibrator, or a network with its calibrator"),
     "view": ("calibrated", "files for viewers: NIfTI per class, BIDS, iso-contours, polygons, DICOM SEG"),
-    "nnunet": ("nnunet", "inside nnU-Net v2: fit from the folds of a model, predict calibrated"),
-    "benchmark": ("benchmark", "the paper's protocol on your own cases"),
-    "report": ("evaluate", "one offline page: verdict, tables, diagrams, cases"),
-    "card": ("calibrator", "a calibration card: data, promises, numbers by subgroup, limits"),
-    "merge": ("dispatch", "put the parts of a command together"),
+    "nnunet": ("nnunet", "nnU-Net v2: fit from the folds of a model, predict with calibration"),
+    "benchmark": ("benchmark", "run the protocol of the paper on your cases"),
+    "report": ("evaluate", "one offline HTML page of results"),
+    "card": ("calibrator", "a calibration card: data, promises, metrics by subgroup, limits"),
+    "merge": ("dispatch", "join the shards of a command"),
 }
 
 
@@ -187,12 +187,12 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = Parser(
         prog="segcal",
-        description="Honest confidence for trained segmentation models, without changing their masks.",
+        description="Calibrated confidence for trained segmentation models, without changing their masks.",
         epilog=(
             "segcal COMMAND --help explains a command, with an example.\n\n"
-            "exit codes: 0 done; 2 a mistake that you can repair, in one sentence; 3 done, but some cases failed and "
-            "are\nlisted; 4 done, and it is an alarm (audit: a promise is broken; monitor: the calibrator no longer "
-            "applies);\n130 interrupted: what is written is complete, and the same command goes on from there"
+            "exit codes: 0 done; 2 user error; 3 done, but some cases failed and are listed; 4 alarm (audit: a\n"
+            "promise is broken; monitor: the calibrator no longer applies); 130 interrupted: written files are\n"
+            "complete, and the same command resumes"
         ),
     )
     parser.add_argument("--version", action="version", version=f"segcal {__version__}")
