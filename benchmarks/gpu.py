@@ -190,12 +190,12 @@ def on_device(bench: Bench, calibrator: Calibrator) -> float:
     plan, around = calibrator.plan(), calibrator.around(bench.logits, None)
     logits, place = bench.logits.flatten(2), bench.place.flatten(2)
     assert plan is not None
-    prepared = apply_triton.prepare(plan, logits, None if around is None else around.flatten(2))
+    prepared, around = apply_triton.prepare(plan, logits), None if around is None else around.flatten(2)
     bad = torch.zeros(1, dtype=torch.int32, device="cuda")
 
     def work() -> None:
         calibrator.around(bench.logits, None)
-        apply_triton.launch(prepared, logits, place, bad, normalises=True)
+        apply_triton.launch(prepared, logits, place, bad, around, normalises=True)
 
     found = by_events(work)
     assert torch.equal(bench.place, calibrator(bench.logits)), "the kernel gives another result"

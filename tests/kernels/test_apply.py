@@ -302,16 +302,25 @@ def test_what_cannot_be_computed_with_is_refused(value, device):
                 moved(name, 5, device)(logits, out=place)
 
 
-def test_a_change_of_parameters_is_noticed():
-    calibrator, logits = moved("ts", 3), logits_of(3)
-    before = calibrator(logits)
+@pytest.mark.parametrize("name", ["ts", "vs", "dc", "ets", "cms_ap", "cms_op", "conic_class", "isotonic"])
+def test_a_change_of_parameters_is_noticed(name, device):
+    """Also one of which the parameter knows nothing, and one that takes another back."""
+    calibrator, logits = (
+        moved(name, 3, device, **({"contexts": []} if "conic" in name else {})),
+        logits_of(3).to(device),
+    )
+    tables = calibrator.buffers() if name == "isotonic" else calibrator.parameters()
+    before, first = calibrator(logits), max(tables, key=torch.numel)
+    held = first.clone()
     with torch.no_grad():
-        calibrator.inverse_temperature.fill_(0.1)
+        first.mul_(0.5)
     after = calibrator(logits)
-    assert not torch.allclose(before, after)
-    torch.testing.assert_close(after, torch.log_softmax(logits * 0.1, 1))
-    calibrator.inverse_temperature.data.fill_(0.3)  # of which the parameter knows nothing
-    torch.testing.assert_close(calibrator(logits), torch.log_softmax(logits * 0.3, 1))
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after.double(), exact_of(calibrator, logits), rtol=1e-5, atol=4e-5)
+    first.data.copy_(0.7 * held)
+    torch.testing.assert_close(calibrator(logits).double(), exact_of(calibrator, logits), rtol=1e-5, atol=4e-5)
+    first.data = held
+    assert torch.equal(calibrator(logits), before)
 
 
 def test_who_serves_whom_can_be_read():

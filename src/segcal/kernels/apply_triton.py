@@ -14,8 +14,10 @@ in it.
 # mypy: disable-error-code="assignment, var-annotated"
 # A tuple grows in loops that are unrolled.
 
+import functools
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -49,11 +51,11 @@ _SHIFT, _FIRST, _PLACES = tl.constexpr(SHIFT), tl.constexpr(FIRST), tl.constexpr
 
 @triton.jit
 def _affine(
-    z_ptr, out_ptr, bad_ptr, weight_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
+    z_ptr, out_ptr, bad_ptr, weight_ptr, bias_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
     C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr, CENTRE: tl.constexpr,
-    E: tl.constexpr,
+    E: tl.constexpr, STEP: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
-    """Apply the matrix of every voxel's map; a diagonal where there are none."""
+    """Apply the matrix of every voxel's map; a diagonal, given as parameters are, where there are none."""
     image, voxel = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = voxel < n
     z, top, winner = read_classes(z_ptr, bad_ptr, image * z_image + voxel * z_voxel, z_class, inside, C)
@@ -75,7 +77,8 @@ def _affine(
     s = ()
     for k in tl.static_range(C):
         if E == 0:
-            s = s + (x[k + 1] * tl.load(weight_ptr + k) + tl.load(weight_ptr + C + k),)
+            score = x[k + 1] * tl.load(weight_ptr + k * STEP).to(tl.float32)
+            s = s + (score + tl.load(bias_ptr + k).to(tl.float32) if BIASED else score,)
         else:
             s = s + (_row(k, (rows, x), (C, E)),)
     own = largest(s, C)
@@ -342,19 +345,44 @@ class Prepared(NamedTuple):
     registers: int | None = None
 
 
-def prepare(plan: FusedPlan, logits: Tensor, around: Tensor | None) -> Prepared:
-    """Return the kernel of a plan with its tables, for logits ``(images, C, n)``."""
-    tables, classes = [table.to(logits.device) for table in plan.tables], logits.shape[1]
+def prepare(plan: FusedPlan, logits: Tensor) -> Prepared:
+    """Return the kernel of a plan with its tables, for logits ``(images, C, n)``.
+
+    Tables on the host are prepared once: what was prepared before is known by all of their bytes, so that a change
+    of parameters cannot be missed, however it came about.
+    """
+    there, classes = logits.device, logits.shape[1]
+    if plan.form == "affine" and plan.tables[0].ndim == 1:
+        scale, *bias = (table.to(there) for table in plan.tables)
+        sizes = (CENTRES.index(plan.centre), 0, scale.stride(0), len(bias) > 0)
+        return Prepared(_affine, (scale, *bias, scale)[:2], sizes, plan.keeps, one_map=True)
+    if all(table.device.type == "cpu" for table in plan.tables):
+        held = tuple((table.shape, table.double().numpy().tobytes()) for table in plan.tables)
+        return _prepared_once(plan._replace(tables=()), held, classes, there)
+    return _prepared(plan, [table.to(there) for table in plan.tables], classes)
+
+
+@functools.lru_cache(maxsize=32)
+def _prepared_once(
+    plan: FusedPlan, held: tuple[tuple[torch.Size, bytes], ...], classes: int, there: torch.device
+) -> Prepared:
+    """Return a kernel with tables of these shapes and bytes."""
+    values = [torch.from_numpy(np.frombuffer(numbers).copy()).reshape(shape) for shape, numbers in held]
+    prepared = _prepared(plan, values, classes)
+    return prepared._replace(tables=tuple(table.to(there) for table in prepared.tables))
+
+
+def _prepared(plan: FusedPlan, tables: list[Tensor], classes: int) -> Prepared:
     if plan.form == "curves":
-        assert around is not None
         by_winner = len(tables[-1]) > 0 and classes <= MOST_UNROLLED.value
         registers = max(72, 8 * triton.cdiv(5 * classes, 8)) if by_winner else None
-        return Prepared(_curves, *forms.curve_tables(plan, tables, around), plan.keeps, registers=registers)
+        return Prepared(_curves, *forms.curve_tables(plan, tables), plan.keeps, registers=registers)
     if plan.form == "drops":
         return Prepared(_drops, (forms.drop_tables(tables),), (forms.sorting_network(classes),), plan.keeps)
     if plan.form == "affine":
-        weights, maps = forms.affine_tables(tables)
-        return Prepared(_affine, (weights,), (CENTRES.index(plan.centre), maps), plan.keeps, one_map=maps < 2)
+        weights, maps = forms.affine_tables(tables), len(tables[0])
+        sizes = (CENTRES.index(plan.centre), maps, 0, True)
+        return Prepared(_affine, (weights, weights), sizes, plan.keeps, one_map=maps < 2)
     (table, guesses, numbers), knots = forms.function_tables(plan.form, tables, classes)
     if plan.form == "mixture":
         numbers = torch.cat([numbers[:1], numbers[1:] / tables[0][1:].sum().float()])  # weights need not sum to one
@@ -362,12 +390,15 @@ def prepare(plan: FusedPlan, logits: Tensor, around: Tensor | None) -> Prepared:
     return Prepared(_table_of_function, (*forms.searched(table, knots), guesses, numbers), (), plan.keeps, fused=False)
 
 
-def launch(prepared: Prepared, logits: Tensor, out: Tensor, bad: Tensor, normalises: bool) -> None:
+def launch(
+    prepared: Prepared, logits: Tensor, out: Tensor, bad: Tensor, around: Tensor | None, normalises: bool
+) -> None:
     """Fill `out` ``(images, C, n)``, which may be `logits` itself, and `bad` where logits cannot be computed with."""
     images, classes, voxels = logits.shape
     block = 32 * WARPS * (2 if prepared.one_map and classes <= MOST_TWICE else 1)
+    context = () if around is None else (around.float().contiguous(),)
     prepared.kernel[triton.cdiv(voxels, block), images](
-        logits, out, bad, *prepared.tables, voxels, *logits.stride(), *out.stride(),
+        logits, out, bad, *context, *prepared.tables, voxels, *logits.stride(), *out.stride(),
         LEAD_UNITS * torch.finfo(out.dtype).eps, classes, block, prepared.keeps, normalises, *prepared.sizes,
         num_warps=WARPS, enable_fp_fusion=prepared.fused, maxnreg=prepared.registers,
     )  # fmt: skip
@@ -379,5 +410,5 @@ def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | No
         return True
     with torch.cuda.device_of(logits):
         bad = torch.zeros(1, dtype=torch.int32, device=logits.device)
-        launch(prepare(plan, logits, around), logits, out, bad, normalises)
+        launch(prepare(plan, logits), logits, out, bad, around, normalises)
         return not bool(bad)
