@@ -41,7 +41,7 @@ from segcal.kernels.raw_tables import Layout
 from segcal.kernels.reliability import count_images, count_voxels, reference_count
 
 GOALS = {"ts": 1.2, "vs": 1.2, "ms": 1.5, "dc": 1.5, "ets": 1.5, "cdc": 2.0, "cms_ap": 2.0, "cms_op": 3.0}
-GOALS |= {"isotonic": 2.0, "conic": 3.0, "conic_class": 3.0}
+GOALS |= {"isotonic": 2.0, "conic": 3.0, "conic_class": 3.0, "pts": 2.0}
 COUNTING_GOAL = 1.5
 COMPILED = ["ts", "dc", "ets", "conic", "cms_ap"]
 FIDUCIO = {"ts": "temperature scaling", "vs": "vector scaling", "ms": "matrix scaling", "dc": "Dirichlet calibration"}
@@ -185,17 +185,17 @@ def by_operations(calibrator: Calibrator, logits: Tensor) -> Tensor:
 
 def on_device(bench: Bench, calibrator: Calibrator) -> float:
     """Return the milliseconds of looking around and of a launch, which must give what a whole call gives."""
-    from segcal.kernels import apply_triton
+    from segcal.kernels import launch_triton
 
     plan, around = calibrator.plan(), calibrator.around(bench.logits, None)
     logits, place = bench.logits.flatten(2), bench.place.flatten(2)
     assert plan is not None
-    prepared, around = apply_triton.prepare(plan, logits), None if around is None else around.flatten(2)
+    prepared, around = launch_triton.prepare(plan, logits), None if around is None else around.flatten(2)
     bad = torch.zeros(1, dtype=torch.int32, device="cuda")
 
     def work() -> None:
         calibrator.around(bench.logits, None)
-        apply_triton.launch(prepared, logits, place, bad, around, normalises=True)
+        launch_triton.launch(prepared, logits, place, bad, around, normalises=True)
 
     found = by_events(work)
     assert torch.equal(bench.place, calibrator(bench.logits)), "the kernel gives another result"

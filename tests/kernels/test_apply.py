@@ -72,11 +72,11 @@ def test_loops_give_what_tensor_operations_give(name, classes):
 @pytest.mark.gpu
 @no_kernels
 @pytest.mark.parametrize("classes", [2, 3, 5, 19, 20, 32, 33, 64, 150, 500])
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", [*FUSED, "pts"])
 def test_kernels_give_what_tensor_operations_give(name, classes):
     calibrator, logits = moved(name, classes, "cuda"), logits_of(classes, device="cuda")
     served = calibrator.served(logits)
-    most = 64 if name in MULTIPLIED else {"cms_op": 32, "conic": 512, "conic_class": 512}.get(name, 192)
+    most = 64 if name in MULTIPLIED else {"cms_op": 32, "pts": 32, "conic": 512, "conic_class": 512}.get(name, 192)
     if classes > most:
         assert served == ("torch", f"{classes} classes are more than the {most} of this kernel")
         return
@@ -367,6 +367,19 @@ def test_half_parameters_and_derivatives_forwards(name):
     _, tangent = torch.func.jvp(calibrator.scores, (logits,), (torch.ones_like(logits),))
     _, found = torch.func.jvp(calibrator.quick_scores, (logits,), (torch.ones_like(logits),))
     torch.testing.assert_close(found, tangent)
+
+
+@pytest.mark.gpu
+@no_kernels
+@pytest.mark.parametrize("hidden", [(), (5,), (8, 6, 4)])
+def test_a_network_of_any_depth_keeps_the_order_and_a_large_one_has_no_kernel(hidden):
+    calibrator, logits = moved("pts", 7, "cuda", largest=4, hidden=hidden), 20 * logits_of(7, device="cuda")
+    assert calibrator.served(logits).by == "triton"
+    torch.testing.assert_close(calibrator(logits).double(), exact_of(calibrator, logits), rtol=1e-5, atol=4e-5)
+    scores, order = calibrator.quick_scores(logits), logits.sort(dim=1, descending=True, stable=True).indices
+    assert bool((scores.gather(1, order).diff(dim=1) <= 0).all())
+    large = moved("pts", 7, "cuda", hidden=(64, 64))
+    assert large.served(logits) == ("torch", "its network has more than the 256 weights of this kernel")
 
 
 @pytest.mark.gpu

@@ -18,6 +18,7 @@ from segcal.kernels.plan import (
     drop_tables,
     first_guesses,
     function_tables,
+    network_tables,
     searched,
     sorting_network,
 )
@@ -124,6 +125,20 @@ def test_maps_lie_by_row_then_four_columns_then_winner():
         for winner in range(2):
             given = fours[row, :, winner].flatten().tolist()
             assert given == [float(bias[winner, row]), *matrix[winner, row].tolist(), 0, 0, 0]
+
+
+def test_layers_lie_by_row_with_the_bias_before_the_weights():
+    network = make_calibrator("pts", 6, largest=4, hidden=(3, 2)).requires_grad_(False).network
+    for parameter in network.parameters():
+        parameter += torch.rand(parameter.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    layers = zip(network.weights, network.biases, strict=True)
+    numbers, sizes, starts = network_tables([each for layer in layers for each in layer])
+    assert (sizes, starts) == ((4, 3, 2, 1), (0, 15, 23))
+    given = values = torch.randn(4, generator=torch.Generator().manual_seed(1))
+    for before, after, start in zip(sizes, sizes[1:], starts, strict=False):
+        rows = numbers[start : start + after * (before + 1)].reshape(after, before + 1)
+        values = rows[:, 0] + rows[:, 1:] @ (values if start == 0 else values.relu())
+    torch.testing.assert_close(values, network(given))
 
 
 @pytest.mark.parametrize("contexts", [[], ["gap_far", "share_far", "gap_image"]])

@@ -14,18 +14,11 @@ in it.
 # mypy: disable-error-code="assignment, var-annotated"
 # A tuple grows in loops that are unrolled.
 
-import functools
-from typing import Any, NamedTuple
-
-import numpy as np
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from segcal.kernels import plan as forms
 from segcal.kernels.exponential import FLOOR_32
-from segcal.kernels.plan import CENTRES, FIRST, LEAD_UNITS, PLACES, SHIFT, FusedPlan
+from segcal.kernels.plan import AT_ONE, FIRST, PLACES, SHIFT
 from segcal.kernels.triton_classes import (
     MOST_UNROLLED,
     exp_below_zero,
@@ -43,14 +36,13 @@ from segcal.kernels.triton_classes import (
     write_twice,
 )
 
-WARPS = 4
-MOST_TWICE = 32  # classes of which a thread has two voxels, where one map serves both
 _WHOLE, _FLOOR = tl.constexpr(2.0**23), tl.constexpr(float(FLOOR_32))
+_AT_ONE = tl.constexpr(AT_ONE)
 _SHIFT, _FIRST, _PLACES = tl.constexpr(SHIFT), tl.constexpr(FIRST), tl.constexpr(PLACES)
 
 
 @triton.jit
-def _affine(
+def apply_affine(
     z_ptr, out_ptr, bad_ptr, weight_ptr, bias_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
     C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr, CENTRE: tl.constexpr,
     E: tl.constexpr, STEP: tl.constexpr, BIASED: tl.constexpr,
@@ -114,7 +106,7 @@ def _halved(values, bit, N: tl.constexpr):
 
 
 @triton.jit
-def _drops(
+def apply_drops(
     z_ptr, out_ptr, bad_ptr, weight_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
     C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr, NETWORK: tl.constexpr,
 ):  # fmt: skip
@@ -156,7 +148,7 @@ def _drops(
 
 
 @triton.jit
-def _mixture(
+def apply_mixture(
     z_ptr, out_ptr, bad_ptr, numbers_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
     C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr,
 ):  # fmt: skip
@@ -185,7 +177,7 @@ def _mixture(
 
 
 @triton.jit
-def _table_of_function(
+def apply_table(
     z_ptr, out_ptr, bad_ptr, points_ptr, pieces_ptr, guess_ptr, numbers_ptr, n, z_image, z_class, z_voxel, out_image,
     out_class, out_voxel, lead, C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr,
 ):  # fmt: skip
@@ -293,7 +285,7 @@ def _shared_slopes(around_ptr, slopes_ptr, pieces_ptr, n, voxel, inside, zero, R
 
 
 @triton.jit
-def _curves(
+def apply_curves(
     z_ptr, out_ptr, bad_ptr, around_ptr, ramps_ptr, slopes_ptr, pieces_ptr, pairs_ptr, n, z_image, z_class, z_voxel,
     out_image, out_class, out_voxel, lead, C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr,
     NORMALISES: tl.constexpr, RAMPS: tl.constexpr, CONTEXTS: tl.constexpr, OWNERS: tl.constexpr, WINNERS: tl.constexpr,
@@ -323,92 +315,50 @@ def _curves(
         write_classes(out_ptr, start, out_class, inside, s, own, log, winner, lead, C, KEEPS, NORMALISES)
 
 
-class Prepared(NamedTuple):
-    """A kernel and what it is given beside the logits.
-
-    Attributes:
-        kernel: of the form of the plan.
-        tables: as it reads them.
-        sizes: of the tables, known to the compiler.
-        keeps: whether the decision must survive the rounding of the result.
-        fused: whether multiplications and additions may be one.
-        one_map: whether the same numbers are used for all voxels.
-        registers: of a thread; with more, which the compiler would take, too few threads run. None to leave it to it.
-    """
-
-    kernel: Any
-    tables: tuple[Tensor, ...]
-    sizes: tuple[Any, ...]
-    keeps: bool
-    fused: bool = True
-    one_map: bool = False
-    registers: int | None = None
+@triton.jit
+def _soft_plus(x):
+    return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
 
 
-def prepare(plan: FusedPlan, logits: Tensor) -> Prepared:
-    """Return the kernel of a plan with its tables, for logits ``(images, C, n)``.
-
-    Tables on the host are prepared once: what was prepared before is known by all of their bytes, so that a change
-    of parameters cannot be missed, however it came about.
-    """
-    there, classes = logits.device, logits.shape[1]
-    if plan.form == "affine" and plan.tables[0].ndim == 1:
-        scale, *bias = (table.to(there) for table in plan.tables)
-        sizes = (CENTRES.index(plan.centre), 0, scale.stride(0), len(bias) > 0)
-        return Prepared(_affine, (scale, *bias, scale)[:2], sizes, plan.keeps, one_map=True)
-    if all(table.device.type == "cpu" for table in plan.tables):
-        held = tuple((table.shape, table.double().numpy().tobytes()) for table in plan.tables)
-        return _prepared_once(plan._replace(tables=()), held, classes, there)
-    return _prepared(plan, [table.to(there) for table in plan.tables], classes)
+@triton.jit
+def _layer(values, rows_ptr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, LAST: tl.constexpr):
+    """Return what a layer makes of the first of some values; a row is its bias, then its weights."""
+    made = ()
+    for row in tl.static_range(OUTPUTS):
+        first = rows_ptr + row * (INPUTS + 1)
+        total = 0.0 * values[0] + tl.load(first)
+        for k in tl.static_range(INPUTS):
+            total += values[k] * tl.load(first + 1 + k)
+        made = made + (total if LAST else tl.maximum(total, 0.0),)
+    return made
 
 
-@functools.lru_cache(maxsize=32)
-def _prepared_once(
-    plan: FusedPlan, held: tuple[tuple[torch.Size, bytes], ...], classes: int, there: torch.device
-) -> Prepared:
-    """Return a kernel with tables of these shapes and bytes."""
-    values = [torch.from_numpy(np.frombuffer(numbers).copy()).reshape(shape) for shape, numbers in held]
-    prepared = _prepared(plan, values, classes)
-    return prepared._replace(tables=tuple(table.to(there) for table in prepared.tables))
-
-
-def _prepared(plan: FusedPlan, tables: list[Tensor], classes: int) -> Prepared:
-    if plan.form == "curves":
-        by_winner = len(tables[-1]) > 0 and classes <= MOST_UNROLLED.value
-        registers = max(72, 8 * triton.cdiv(5 * classes, 8)) if by_winner else None
-        return Prepared(_curves, *forms.curve_tables(plan, tables), plan.keeps, registers=registers)
-    if plan.form == "drops":
-        return Prepared(_drops, (forms.drop_tables(tables),), (forms.sorting_network(classes),), plan.keeps)
-    if plan.form == "affine":
-        weights, maps = forms.affine_tables(tables), len(tables[0])
-        sizes = (CENTRES.index(plan.centre), maps, 0, True)
-        return Prepared(_affine, (weights, weights), sizes, plan.keeps, one_map=maps < 2)
-    (table, guesses, numbers), knots = forms.function_tables(plan.form, tables, classes)
-    if plan.form == "mixture":
-        numbers = torch.cat([numbers[:1], numbers[1:] / tables[0][1:].sum().float()])  # weights need not sum to one
-        return Prepared(_mixture, (numbers,), (), plan.keeps, fused=False)
-    return Prepared(_table_of_function, (*forms.searched(table, knots), guesses, numbers), (), plan.keeps, fused=False)
-
-
-def launch(
-    prepared: Prepared, logits: Tensor, out: Tensor, bad: Tensor, around: Tensor | None, normalises: bool
-) -> None:
-    """Fill `out` ``(images, C, n)``, which may be `logits` itself, and `bad` where logits cannot be computed with."""
-    images, classes, voxels = logits.shape
-    block = 32 * WARPS * (2 if prepared.one_map and classes <= MOST_TWICE else 1)
-    context = () if around is None else (around.float().contiguous(),)
-    prepared.kernel[triton.cdiv(voxels, block), images](
-        logits, out, bad, *context, *prepared.tables, voxels, *logits.stride(), *out.stride(),
-        LEAD_UNITS * torch.finfo(out.dtype).eps, classes, block, prepared.keeps, normalises, *prepared.sizes,
-        num_warps=WARPS, enable_fp_fusion=prepared.fused, maxnreg=prepared.registers,
-    )  # fmt: skip
-
-
-def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | None, normalises: bool) -> bool:
-    """Fill `out` ``(images, C, n)``, which may be `logits` itself; return whether all logits can be computed with."""
-    if logits.numel() == 0:
-        return True
-    with torch.cuda.device_of(logits):
-        bad = torch.zeros(1, dtype=torch.int32, device=logits.device)
-        launch(prepare(plan, logits), logits, out, bad, around, normalises)
-        return not bool(bad)
+@triton.jit
+def apply_network(
+    z_ptr, out_ptr, bad_ptr, weight_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
+    C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr, NETWORK: tl.constexpr,
+    LAYERS: tl.constexpr, STARTS: tl.constexpr,
+):  # fmt: skip
+    """Divide the gaps by a temperature, which a network makes of the largest log-probabilities, in descending order."""
+    image, voxel = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = voxel < n
+    z, top, winner = read_classes(z_ptr, bad_ptr, image * z_image + voxel * z_voxel, z_class, inside, C)
+    gaps, log = (), log_sum(z, top, C)
+    for k in tl.static_range(C):
+        gaps = gaps + (top - z[k],)
+    for pair in tl.static_range(len(NETWORK) // 2):
+        gaps = _exchanged(gaps, NETWORK[2 * pair], NETWORK[2 * pair + 1])
+    values = ()
+    for k in tl.static_range(C):
+        values = values + (-gaps[k] - log,)
+    for layer in tl.static_range(len(STARTS)):
+        start, last = weight_ptr + STARTS[layer], layer + 1 == len(STARTS)
+        values = _layer(values, start, LAYERS[layer], LAYERS[layer + 1], last)
+    inverse = 1.0 / (1.0 + (_soft_plus(values[0] + _AT_ONE) - _soft_plus(0.0 * top + _AT_ONE)))
+    s = ()
+    for k in tl.static_range(C):
+        s = s + ((z[k] - top) * inverse,)
+    own = largest(s, C)
+    log = own + log_sum(s, own, C)
+    start = image * out_image + voxel * out_voxel
+    write_classes(out_ptr, start, out_class, inside, s, own, log, winner, lead, C, KEEPS, NORMALISES)

@@ -1,4 +1,4 @@
-r"""What a fused kernel must know of a calibrator: which of five forms its map has, and the tables of that form.
+r"""What a fused kernel must know of a calibrator: which of six forms its map has, and the tables of that form.
 
 With :math:`x = z - m`, where the *centre* m of a voxel is nothing, its largest logit, its free energy or its last
 logit, the scores are, by form,
@@ -11,7 +11,10 @@ logit, the scores are, by form,
 - ``table``: :math:`s = \log \max(f(S(z)) + \text{slope} \cdot S(z), \text{floor})`, f linear between points; tables
   points, values, and (slope, floor);
 - ``curves``: :math:`s_k = -\sum_j (\beta_j(u) + \gamma_{ikj})\, r_j(z_i - z_k)`, the map of
-  :mod:`segcal.calibrators.conic`; tables knots, base, hats, knots of hats, and of pairs, ``(1 or C, C, groups)``.
+  :mod:`segcal.calibrators.conic`; tables knots, base, hats, knots of hats, and of pairs, ``(1 or C, C, groups)``;
+- ``network``: :math:`s = z / T`, T = 1 + log(1 + e^{t + c_0}) - log(1 + e^{c_0}), t made of the largest
+  log-probabilities by layers with ReLU between them; tables weights ``(outputs, inputs)`` and bias of each layer. The
+  CPU has no loop for it.
 
 ``drops`` are computed in descending order of the logits and cut by a running minimum, since rounding need not be
 monotone; ``mixture`` and ``table`` by steps of which each is monotone in float32. The log-probabilities are
@@ -21,12 +24,13 @@ device, and of functions the CPU's.
 """
 
 import functools
+import math
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-Form: TypeAlias = Literal["affine", "drops", "mixture", "table", "curves"]
+Form: TypeAlias = Literal["affine", "drops", "mixture", "table", "curves", "network"]
 Centre: TypeAlias = Literal["nothing", "top", "energy", "last"]
 CENTRES: tuple[Centre, ...] = ("nothing", "top", "energy", "last")
 
@@ -34,6 +38,9 @@ CENTRES: tuple[Centre, ...] = ("nothing", "top", "energy", "last")
 LEAD_UNITS = 8
 # A table is searched from where the leading bits of a probability say: eight after the exponent, from 2^-32 to 2^-1.
 SHIFT, FIRST, PLACES = 15, (127 - 32) << 8, 31 << 8
+# A temperature of t: 1 at t = 0, by c_0, and above the smallest everywhere; see segcal.calibrators.local_temperature.
+SMALLEST_TEMPERATURE = 1e-3
+AT_ONE = math.log(math.exp(1 - SMALLEST_TEMPERATURE) - 1)
 LARGEST_SLOPE = 1e30  # times nothing, it is nothing
 MOST_ON_HOST = 1 << 14  # numbers; more take longer to copy and to compare than to prepare where they are
 
@@ -42,7 +49,7 @@ class FusedPlan(NamedTuple):
     """A calibrator's map, as data.
 
     Attributes:
-        form: one of the five.
+        form: one of the six.
         tables: of that form, float64, where the calibrator is or on the host (:func:`on_host`).
         centre: what is taken from the logits of a voxel; for ``affine``.
         keeps: whether the decision must survive the rounding of the result.
@@ -71,7 +78,8 @@ def on_host(*tables: Tensor) -> list[Tensor]:
     sizes = [table.numel() for table in values]
     if all(table.device.type == "cpu" for table in values) or sum(sizes) > MOST_ON_HOST:
         return values
-    parts = torch.cat([table.reshape(-1) for table in values]).cpu().split(sizes)
+    flat = torch.cat([table.reshape(-1) for table in values]) if len(values) > 1 else values[0].reshape(-1)
+    parts = flat.cpu().split(sizes)
     return [part.reshape(table.shape) for part, table in zip(parts, values, strict=True)]
 
 
@@ -116,6 +124,14 @@ def drop_tables(tables: list[Tensor]) -> Tensor:
     weight = tables[0].cumsum(1)  # (winner, rank, step)
     of_gap = weight - torch.nn.functional.pad(weight[..., 1:], (0, 1))
     return _fours(torch.cat([tables[1].cumsum(1)[..., None], of_gap], -1).permute(1, 2, 0))
+
+
+def network_tables(tables: list[Tensor]) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
+    """Return rows of layers, each with its bias first; then sizes before and after layers, and where each starts."""
+    pairs = list(zip(tables[::2], tables[1::2], strict=True))
+    rows = [torch.cat([bias[:, None], weight], 1).flatten() for weight, bias in pairs]
+    starts = tuple(sum(len(each) for each in rows[:number]) for number in range(len(rows)))
+    return torch.cat(rows).float(), (pairs[0][0].shape[1], *(len(bias) for _, bias in pairs)), starts
 
 
 def function_tables(form: str, tables: list[Tensor], classes: int) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
