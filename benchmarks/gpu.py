@@ -38,10 +38,10 @@ from segcal.fitting.config import FitConfig
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
 from segcal.kernels.raw_tables import Layout
-from segcal.kernels.reliability import count_voxels, reference_count
+from segcal.kernels.reliability import count_images, count_voxels, reference_count
 
 GOALS = {"ts": 1.2, "vs": 1.2, "ms": 1.5, "dc": 1.5, "ets": 1.5, "cdc": 2.0, "cms_ap": 2.0, "cms_op": 3.0}
-GOALS |= {"isotonic": 2.0, "conic": 3.0, "conic_class": 3.0}
+GOALS |= {"isotonic": 2.0, "conic": 3.0, "conic_class": 3.0, "pts": 2.0}
 COUNTING_GOAL = 1.5
 COMPILED = ["ts", "dc", "ets", "conic", "cms_ap"]
 FIDUCIO = {"ts": "temperature scaling", "vs": "vector scaling", "ms": "matrix scaling", "dc": "Dirichlet calibration"}
@@ -50,7 +50,7 @@ FIDUCIO |= {"cms_ap": "argmax-preserving matrix scaling", "cms_op": "order-prese
 APPLYING = ["on the device, copies", "whole call, copies", "in place, copies", "memory beyond the input, inputs"]
 APPLYING += ["tensor operations, copies", "compiled by `torch.compile`, copies", "goal, copies"]
 COMPILED_AT = 5
-OURS = ("all tables, one call", "all tables, image by image")
+OURS = ("all tables, one call", "all tables of each image, at once", "all tables of each image, image by image")
 COUNTING = ["on the device, copies", "whole call, copies", "goal, copies"]
 BINS, CLASS_BINS = 50, 15
 FITTED = ["cdc", "cms_ap", "conic_class"]
@@ -185,17 +185,17 @@ def by_operations(calibrator: Calibrator, logits: Tensor) -> Tensor:
 
 def on_device(bench: Bench, calibrator: Calibrator) -> float:
     """Return the milliseconds of looking around and of a launch, which must give what a whole call gives."""
-    from segcal.kernels import apply_triton
+    from segcal.kernels import launch_triton
 
     plan, around = calibrator.plan(), calibrator.around(bench.logits, None)
     logits, place = bench.logits.flatten(2), bench.place.flatten(2)
     assert plan is not None
-    prepared = apply_triton.prepare(plan, logits, None if around is None else around.flatten(2))
+    prepared, around = launch_triton.prepare(plan, logits), None if around is None else around.flatten(2)
     bad = torch.zeros(1, dtype=torch.int32, device="cuda")
 
     def work() -> None:
         calibrator.around(bench.logits, None)
-        apply_triton.launch(prepared, logits, place, bad, normalises=True)
+        launch_triton.launch(prepared, logits, place, bad, around, normalises=True)
 
     found = by_events(work)
     assert torch.equal(bench.place, calibrator(bench.logits)), "the kernel gives another result"
@@ -300,7 +300,8 @@ def count_works(logits: Tensor, labels: Tensor) -> dict[str, Work]:
 
     return {
         OURS[0]: lambda: count_voxels(whole, flat, layout),
-        OURS[1]: lambda: [count_voxels(z, y, layout) for z, y in zip(logits, labels, strict=True)],
+        OURS[1]: lambda: count_images(logits, labels, layout),
+        OURS[2]: lambda: [count_voxels(z, y, layout) for z, y in zip(logits, labels, strict=True)],
         "all tables, tensor operations": lambda: reference_count(whole, flat, layout),
         "torchmetrics: ECE": torchmetrics_ece,
         "MONAI: class-wise ECE": monai_ece,

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from segcal import ArrayCases, FitConfig, fit, make_calibrator
 from segcal.fitting.convex_problem import STEEPER
@@ -48,6 +49,29 @@ def test_groups_are_counted_that_have_a_winner_and_a_label(streamed):
         assert table[-1, winner] == sum(winner in k for k in labels)
     assert table[-1, -1] == 6
     assert table[-1, 3] == 1
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it is on another device than plain ones: what joins both is refused, as a GPU does."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.ndim]
+        assert all(isinstance(x, Elsewhere) for x in tensors), f"{function} joins tensors of two devices"
+        found = super().__torch_function__(function, types, args, kwargs or {})
+        return found.as_subclass(torch.Tensor) if function is torch.Tensor.cpu else found
+
+
+def test_voxels_on_another_device_are_counted_there_and_nothing_of_two_devices_is_joined():
+    cases, calibrator = make(), make_calibrator("cms_ap", 4)
+    here, there = source_of(cases), source_of(cases)
+    there._voxels = there._voxels.each(lambda values: values.as_subclass(Elsewhere))
+    with pytest.raises(AssertionError, match="joins tensors of two devices"):
+        _ = next(iter(there)).labels + next(iter(here)).labels
+    found, expected = (shrinkage(calibrator, source, cases, 3) for source in (there, here))
+    assert torch.equal(found.behind, expected.behind)
+    assert found[2:] == expected[2:]
 
 
 def test_where_no_variable_is_about_a_class_nothing_changes():

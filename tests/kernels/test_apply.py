@@ -71,11 +71,11 @@ def test_loops_give_what_tensor_operations_give(name, classes):
 @pytest.mark.gpu
 @no_kernels
 @pytest.mark.parametrize("classes", [2, 3, 5, 19, 20, 32, 33, 64, 150, 500])
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", [*FUSED, "pts"])
 def test_kernels_give_what_tensor_operations_give(name, classes):
     calibrator, logits = moved(name, classes, "cuda"), logits_of(classes, device="cuda")
     served = calibrator.served(logits)
-    most = 64 if name in MULTIPLIED else {"cms_op": 32, "conic": 512, "conic_class": 512}.get(name, 192)
+    most = 64 if name in MULTIPLIED else {"cms_op": 32, "pts": 32, "conic": 512, "conic_class": 512}.get(name, 192)
     if classes > most:
         assert served == ("torch", f"{classes} classes are more than the {most} of this kernel")
         return
@@ -301,16 +301,25 @@ def test_what_cannot_be_computed_with_is_refused(value, device):
                 moved(name, 5, device)(logits, out=place)
 
 
-def test_a_change_of_parameters_is_noticed():
-    calibrator, logits = moved("ts", 3), logits_of(3)
-    before = calibrator(logits)
+@pytest.mark.parametrize("name", ["ts", "vs", "dc", "ets", "cms_ap", "cms_op", "conic_class", "isotonic"])
+def test_a_change_of_parameters_is_noticed(name, device):
+    """Also one of which the parameter knows nothing, and one that takes another back."""
+    calibrator, logits = (
+        moved(name, 3, device, **({"contexts": []} if "conic" in name else {})),
+        logits_of(3).to(device),
+    )
+    tables = calibrator.buffers() if name == "isotonic" else calibrator.parameters()
+    before, first = calibrator(logits), max(tables, key=torch.numel)
+    held = first.clone()
     with torch.no_grad():
-        calibrator.inverse_temperature.fill_(0.1)
+        first.mul_(0.5)
     after = calibrator(logits)
-    assert not torch.allclose(before, after)
-    torch.testing.assert_close(after, torch.log_softmax(logits * 0.1, 1))
-    calibrator.inverse_temperature.data.fill_(0.3)  # of which the parameter knows nothing
-    torch.testing.assert_close(calibrator(logits), torch.log_softmax(logits * 0.3, 1))
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after.double(), exact_of(calibrator, logits), rtol=1e-5, atol=4e-5)
+    first.data.copy_(0.7 * held)
+    torch.testing.assert_close(calibrator(logits).double(), exact_of(calibrator, logits), rtol=1e-5, atol=4e-5)
+    first.data = held
+    assert torch.equal(calibrator(logits), before)
 
 
 def test_who_serves_whom_can_be_read():
@@ -358,6 +367,19 @@ def test_half_parameters_and_derivatives_forwards(name):
     _, tangent = torch.func.jvp(calibrator.scores, (logits,), (torch.ones_like(logits),))
     _, found = torch.func.jvp(calibrator.quick_scores, (logits,), (torch.ones_like(logits),))
     torch.testing.assert_close(found, tangent)
+
+
+@pytest.mark.gpu
+@no_kernels
+@pytest.mark.parametrize("hidden", [(), (5,), (8, 6, 4)])
+def test_a_network_of_any_depth_keeps_the_order_and_a_large_one_has_no_kernel(hidden):
+    calibrator, logits = moved("pts", 7, "cuda", largest=4, hidden=hidden), 20 * logits_of(7, device="cuda")
+    assert calibrator.served(logits).by == "triton"
+    torch.testing.assert_close(calibrator(logits).double(), exact_of(calibrator, logits), rtol=1e-5, atol=4e-5)
+    scores, order = calibrator.quick_scores(logits), logits.sort(dim=1, descending=True, stable=True).indices
+    assert bool((scores.gather(1, order).diff(dim=1) <= 0).all())
+    large = moved("pts", 7, "cuda", hidden=(64, 64))
+    assert large.served(logits) == ("torch", "its network has more than the 256 weights of this kernel")
 
 
 @pytest.mark.gpu

@@ -18,6 +18,7 @@ from segcal.kernels.plan import (
     drop_tables,
     first_guesses,
     function_tables,
+    network_tables,
     searched,
     sorting_network,
 )
@@ -118,15 +119,26 @@ def test_drops_of_sorted_gaps_are_those_of_their_differences():
 
 def test_maps_lie_by_row_then_four_columns_then_winner():
     matrix, bias = torch.arange(32.0).reshape(2, 4, 4), torch.arange(8.0).reshape(2, 4)
-    fours, maps = affine_tables([matrix, bias])
-    assert maps == 2
+    fours = affine_tables([matrix, bias])
     assert fours.shape == (4, 2, 2, 4)  # five columns, of which the first is the bias
     for row in range(4):
         for winner in range(2):
             given = fours[row, :, winner].flatten().tolist()
             assert given == [float(bias[winner, row]), *matrix[winner, row].tolist(), 0, 0, 0]
-    scale, none = affine_tables([torch.tensor([2.0, 3.0]), torch.tensor([[4.0, 5.0]])])
-    assert (scale.tolist(), none) == ([2.0, 3.0, 4.0, 5.0], 0)
+
+
+def test_layers_lie_by_row_with_the_bias_before_the_weights():
+    network = make_calibrator("pts", 6, largest=4, hidden=(3, 2)).requires_grad_(False).network
+    for parameter in network.parameters():
+        parameter += torch.rand(parameter.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    layers = zip(network.weights, network.biases, strict=True)
+    numbers, sizes, starts = network_tables([each for layer in layers for each in layer])
+    assert (sizes, starts) == ((4, 3, 2, 1), (0, 15, 23))
+    given = values = torch.randn(4, generator=torch.Generator().manual_seed(1))
+    for before, after, start in zip(sizes, sizes[1:], starts, strict=False):
+        rows = numbers[start : start + after * (before + 1)].reshape(after, before + 1)
+        values = rows[:, 0] + rows[:, 1:] @ (values if start == 0 else values.relu())
+    torch.testing.assert_close(values, network(given))
 
 
 @pytest.mark.parametrize("contexts", [[], ["gap_far", "share_far", "gap_image"]])
@@ -142,8 +154,8 @@ def test_curves_of_shares_are_those_of_the_calibrator(by_class, contexts):
     logits = 4 * torch.randn(4, 300, dtype=torch.float64, generator=generator)
     around = 5 * torch.rand(len(contexts), 300, dtype=torch.float64, generator=generator)
     plan = calibrator.plan()
-    tables, (ramps, _, owners, winners, group, _) = curve_tables(plan, list(plan.tables), around[None])
-    _, rows, slopes, pieces, pairs = (table.detach().double().numpy() for table in tables)
+    tables, (ramps, _, owners, winners, group, _) = curve_tables(plan, list(plan.tables))
+    rows, slopes, pieces, pairs = (table.detach().double().numpy() for table in tables)
     rows, pieces, slopes = rows.reshape(-1, 4), pieces.reshape(-1, 2), slopes.reshape(len(owners) + 1, -1)
     shares = [np.clip(around[c].numpy() * rate + start, 0, 1) for c, (start, rate) in zip(owners, pieces, strict=True)]
     shared = np.maximum(slopes[0][:, None] + sum(np.outer(s, v).T for s, v in zip(shares, slopes[1:], strict=True)), 0)

@@ -225,6 +225,24 @@ def test_sums_of_a_device_are_the_same_every_time():
     assert [table.tobytes() for table in first] == [table.tobytes() for table in second]
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, no_kernels])])
+@pytest.mark.parametrize("classes", [5, 33])
+def test_images_at_once_have_the_tables_of_each_to_the_last_bit(device, classes, monkeypatch):
+    scores, labels, *_ = make_case(0, classes, 3 * 4001, dtype=torch.float32)
+    images, truth = scores.reshape(classes, 3, 4001).movedim(1, 0).to(device), labels.reshape(3, 4001).to(device)
+    layout = Layout(classes, (50, 15), 15)
+    each = [count_voxels(*image, layout) for image in zip(images, truth, strict=True)]
+    found = [reliability.count_images(images, truth, layout)]
+    if device == "cuda":  # in as many steps as there is room for
+        monkeypatch.setattr("segcal.kernels.reliability_triton.MOST_ROOM", 1)
+        found.append(reliability.count_images(images, truth, layout))
+    for tables in found:
+        assert [[table.tobytes() for table in one] for one in tables] == [[t.tobytes() for t in one] for one in each]
+    images[2, 1, 4000] = float("inf")
+    with pytest.raises(InputError, match="scores has 1 values that are NaN or infinite"):
+        reliability.count_images(images, truth, layout)
+
+
 @pytest.mark.gpu
 @no_kernels
 def test_a_large_offset_costs_no_digits_on_a_device():

@@ -226,7 +226,10 @@ def test_tensors_on_a_gpu_give_the_same_numbers():
     logits, labels = (torch.from_numpy(each) for each in batch(7))
     for name in ("ece", "ba_ece", "dice", "hd95", "cece"):
         function = getattr(segcal.metrics, name)
-        assert function(logits.cuda(), labels.cuda()) == pytest.approx(function(logits, labels), rel=1e-9)
+        for there in (labels.cuda(), labels):
+            assert function(logits.cuda(), there) == pytest.approx(function(logits, labels), rel=1e-9)
+    with pytest.raises(InputError, match="labels contains 99"):
+        segcal.metrics.ece(logits.cuda(), torch.full_like(labels, 99).cuda())
 
 
 def test_probabilities_that_nobody_declared_are_doubted():

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from segcal.calibrators.base import SMALLEST_SCALE
 from segcal.calibrators.convex import LARGEST, Block, ConvexCalibrator, Frame, Operator, Strengths, inward, outward
 from segcal.kernels import affine_numba, affine_torch
-from segcal.kernels.plan import Centre, FusedPlan
+from segcal.kernels.plan import Centre, FusedPlan, on_host
 from segcal.numerics import canonical_logits, running_minimum, winner
 from segcal.types import Context, Logits
 
@@ -71,8 +71,9 @@ class AffineCalibrator(ConvexCalibrator):
 
     def plan(self) -> FusedPlan:
         """Return W and b of every expert, W with a column for every class."""
-        weight = nn.functional.pad(self.weight, (0, self.num_classes - self.weight.shape[-1]))
-        tables = (weight, self.bias) if weight.ndim == 3 else (weight[None], self.bias[None])
+        weight, bias = on_host(self.weight, self.bias)
+        weight = nn.functional.pad(weight, (0, self.num_classes - weight.shape[-1]))
+        tables = (weight, bias) if weight.ndim == 3 else (weight[None], bias[None])
         return FusedPlan("affine", tables, self.centre)
 
     def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:

@@ -201,7 +201,7 @@ class Calibrator(nn.Module, ABC):
         trained = logits.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
         trained, plan = trained and torch.is_grad_enabled(), None
         if not trained and not torch.compiler.is_compiling() and self._plan_is_of_its_scores():
-            with torch.no_grad():  # made anew every time: nothing tells for sure that parameters have not changed
+            with torch.no_grad():
                 plan = self.plan()
         return served(plan, logits, trained), plan
 

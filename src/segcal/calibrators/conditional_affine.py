@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.convex import Frame
-from segcal.kernels.plan import FusedPlan
+from segcal.kernels.plan import FusedPlan, on_host
 from segcal.numerics import descending, winner
 
 
@@ -74,10 +74,11 @@ class ConditionalAffine(AffineCalibrator):
 
     def plan(self) -> FusedPlan:
         """Return A and the drops; to keep the argmax, of classes in their own places, with zeros for the winner."""
+        weight, drops = on_host(self.weight, self.bias)
         if self.preserves == "order":
-            return FusedPlan("drops", (self.weight, self.bias), keeps=True)
-        expert, place = _positions(self.num_classes, self.weight.device)
-        weight, drops = nn.functional.pad(self.weight, (1, 0, 1, 0)), nn.functional.pad(self.bias, (1, 0))
+            return FusedPlan("drops", (weight, drops), keeps=True)
+        expert, place = _positions(self.num_classes, weight.device)
+        weight, drops = nn.functional.pad(weight, (1, 0, 1, 0)), nn.functional.pad(drops, (1, 0))
         tables = (weight[expert, place[:, :, None], place[:, None]], -drops[expert[..., 0], place])
         return FusedPlan("affine", tables, keeps=True)
 

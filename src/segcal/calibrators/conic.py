@@ -38,7 +38,7 @@ from segcal.calibrators.surroundings import CONTEXTS, WORDS, check_contexts, hal
 from segcal.checks import check_count
 from segcal.errors import InputError
 from segcal.kernels import conic_numba, conic_torch
-from segcal.kernels.plan import FusedPlan
+from segcal.kernels.plan import FusedPlan, on_host
 from segcal.numerics import winner
 from segcal.types import Context, Logits
 
@@ -145,7 +145,7 @@ class Conic(ConvexCalibrator):
         """Return the curves."""
         tables = [self.knots, self.base, self.hats, self.hat_knots]
         tables.append(self.of_pair if self.by_class else self.base.new_zeros(0, 0, 0))
-        return FusedPlan("curves", tuple(tables), keeps=True, spans=tuple(self.hat_counts), group=GROUP)
+        return FusedPlan("curves", tuple(on_host(*tables)), keeps=True, spans=tuple(self.hat_counts), group=GROUP)
 
     def scores_at(self, logits: Tensor, context: Tensor | None = None) -> Tensor:
         """Return the scores ``(C, n)`` of voxels whose surroundings are known."""

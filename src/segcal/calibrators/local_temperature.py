@@ -58,11 +58,10 @@ from torch import Tensor, nn
 from segcal.calibrators.base import Calibrator, check_context
 from segcal.checks import check_count, check_planes, check_volume
 from segcal.errors import InputError
+from segcal.kernels.plan import AT_ONE, SMALLEST_TEMPERATURE
 from segcal.numerics import canonical_logits
 from segcal.types import Context, Logits
 
-SMALLEST_TEMPERATURE = 1e-3
-AT_ONE = math.log(math.exp(1 - SMALLEST_TEMPERATURE) - 1)  # c_0
 KERNEL, DILATION = 5, 2
 REACH = DILATION * (KERNEL // 2)
 LEAVES, GATES = 4, 3

@@ -38,7 +38,7 @@ from segcal.calibrators.base import Calibrator, Evidence
 from segcal.calibrators.tie_break import with_lead
 from segcal.checks import check_count
 from segcal.errors import InputError
-from segcal.kernels.plan import FusedPlan
+from segcal.kernels.plan import FusedPlan, on_host
 from segcal.numerics import canonical_logits, count_below, descending, running_minimum, winner
 from segcal.types import Context, Logits, Preserves
 
@@ -99,9 +99,10 @@ class Isotonic(Calibrator):
         """Return the table, or the identity; a function of one class has no fused form."""
         if self.foreground:
             return None
-        if not bool(self.used > 0):
-            return FusedPlan.scaled(self.points.new_ones(()), self.num_classes)
-        return FusedPlan("table", (self.points, self.values, self.points.new_tensor([SLOPE, FLOOR])), keeps=True)
+        points, values, used = on_host(self.points, self.values, self.used)
+        if not bool(used > 0):
+            return FusedPlan.scaled(torch.ones_like(used), self.num_classes)
+        return FusedPlan("table", (points, values, points.new_tensor([SLOPE, FLOOR])), keeps=True)
 
     def function(self, probs: Tensor) -> Tensor:
         """Return max(f(p) + 1e-9 p, 1e-12)."""

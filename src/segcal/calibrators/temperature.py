@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.convex import ConvexCalibrator, Frame
-from segcal.kernels.plan import FusedPlan
+from segcal.kernels.plan import FusedPlan, on_host
 from segcal.numerics import descending, running_minimum
 from segcal.types import Context, Logits
 
@@ -116,13 +116,13 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def plan(self) -> FusedPlan | None:
         """Return inverse temperature and weights; one factor where only one of the first two is there, as often."""
-        tempered, original, uniform = self.mixture.tolist()
-        if min(tempered, original, uniform, float(self.inverse_temperature)) < 0:  # no fit gives it: no order to keep
+        tables = on_host(torch.cat([self.inverse_temperature[None], self.mixture]))
+        beta, tempered, original, uniform = tables[0].tolist()
+        if min(tempered, original, uniform, beta) < 0:  # no fit gives it: no order to keep
             return None
         if uniform == 0 and 0 in (tempered, original):
             factor = self.inverse_temperature if tempered else torch.ones_like(self.inverse_temperature)
             return FusedPlan.scaled(factor, self.num_classes)
         if (uniform or min(tempered, original)) < SMALLEST_WEIGHT:
             return None
-        tables = (torch.cat([self.inverse_temperature[None], self.mixture]),)
-        return FusedPlan("mixture", tables, keeps=True, bounded=uniform > 0)
+        return FusedPlan("mixture", tuple(tables), keeps=True, bounded=uniform > 0)

@@ -45,6 +45,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.local_temperature import before_positive, positive
 from segcal.checks import check_count
 from segcal.errors import InputError
+from segcal.kernels.plan import FusedPlan, on_host
 from segcal.numerics import canonical_logits, descending
 from segcal.types import Context, Logits
 
@@ -122,6 +123,11 @@ class ParametricTemperatureScaling(Calibrator):
         last = features.movedim(1, -1)
         temperature = positive(self.network(last.reshape(-1, self.largest))).reshape(last[..., 0].shape)
         return (logits - logits.amax(dim=1, keepdim=True)) / temperature.unsqueeze(1)
+
+    def plan(self) -> FusedPlan:
+        """Return the layers."""
+        layers = zip(self.network.weights, self.network.biases, strict=True)
+        return FusedPlan("network", tuple(on_host(*(each for layer in layers for each in layer))), keeps=True)
 
     def become_temperature(self, temperature: float) -> None:
         """Give every voxel this temperature."""

@@ -18,8 +18,9 @@ from segcal.kernels.plan import FusedPlan
 from segcal.numerics import compute_dtype
 
 # A thread of a GPU holds all classes of its voxels, of curves up to some; of forms that multiply or sort, less.
-MOST_CLASSES = {"affine": 64, "drops": 32, "mixture": 192, "table": 192, "curves": 512}
+MOST_CLASSES = {"affine": 64, "drops": 32, "mixture": 192, "table": 192, "curves": 512, "network": 32}
 MOST_SCALED = 192
+MOST_WEIGHTS = 256  # of a network; they are unrolled
 MOST_RAMPS, MOST_IMAGES = 32, 65535  # ramps are unrolled; images are an axis of the grid
 OLDEST_TRITON = (3, 4)
 # What the CPU computes in float64 too. Other forms keep the order by steps that are monotone in float32.
@@ -54,10 +55,12 @@ def served(plan: FusedPlan | None, logits: Tensor, trained: bool) -> Served:
     if compute_dtype(logits.dtype) != torch.float32 and not (on_cpu and plan.form in WIDE):
         return Served("torch", "this kernel computes in float32")
     if on_cpu:
-        return Served("numba")
+        return Served("torch", "it has no fused form") if plan.form == "network" else Served("numba")
     most = MOST_SCALED if plan.form == "affine" and plan.tables[0].ndim == 1 else MOST_CLASSES[plan.form]
     if logits.shape[1] > most:
         return Served("torch", f"{logits.shape[1]} classes are more than the {most} of this kernel")
+    if plan.form == "network" and sum(table.numel() for table in plan.tables) > MOST_WEIGHTS:
+        return Served("torch", f"its network has more than the {MOST_WEIGHTS} weights of this kernel")
     if plan.form == "curves" and len(plan.tables[0]) > MOST_RAMPS:
         return Served("torch", f"{len(plan.tables[0])} ramps are more than the {MOST_RAMPS} of this kernel")
     if logits.ndim > 2 and logits.shape[0] > MOST_IMAGES:
@@ -109,9 +112,9 @@ def apply_plan(
     result = torch.empty(logits.shape, dtype=kind, device=logits.device) if out is None else out
     context = None if around is None else as_images(around)
     if by == "triton":
-        from segcal.kernels import apply_triton
+        from segcal.kernels import launch_triton
 
-        if not apply_triton.apply_plan(plan, as_images(logits.detach()), as_images(result), context, normalises):
+        if not launch_triton.apply_plan(plan, as_images(logits.detach()), as_images(result), context, normalises):
             check_finite(logits, "logits")
             raise InputError(
                 "logits has values that are NaN, infinite or above 1e10 in size, but all must be finite. The result "

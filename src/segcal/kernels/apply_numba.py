@@ -384,7 +384,7 @@ def _prepared(plan: FusedPlan, dtype: torch.dtype, classes: int) -> tuple[Callab
     """Return the loop of a form, and what it wants to know of the map."""
     tables = [table.to(dtype).contiguous().numpy() for table in plan.tables]
     if plan.form == "affine":
-        weight, bias = tables
+        weight, bias = (*tables, np.zeros((1, classes), tables[0].dtype))[:2]
         diagonal = weight.ndim == 1
         # Columns first: a voxel's result is a sum of columns, and these lie in a row.
         columns = weight.reshape(1, 1, -1) if diagonal else np.ascontiguousarray(weight.swapaxes(1, 2))

@@ -11,19 +11,14 @@ All types are computed in float32; the result is rounded to the type that is ask
 in it.
 """
 # ruff: noqa: RUF005 - of tuples, Triton knows sums only
-# mypy: disable-error-code="assignment, var-annotated"
+# mypy: disable-error-code="assignment, misc, var-annotated"
 # A tuple grows in loops that are unrolled.
 
-from typing import Any, NamedTuple
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from segcal.kernels import plan as forms
 from segcal.kernels.exponential import FLOOR_32
-from segcal.kernels.plan import CENTRES, FIRST, LEAD_UNITS, PLACES, SHIFT, FusedPlan
+from segcal.kernels.plan import AT_ONE, FIRST, PLACES, SHIFT
 from segcal.kernels.triton_classes import (
     MOST_UNROLLED,
     exp_below_zero,
@@ -41,19 +36,18 @@ from segcal.kernels.triton_classes import (
     write_twice,
 )
 
-WARPS = 4
-MOST_TWICE = 32  # classes of which a thread has two voxels, where one map serves both
 _WHOLE, _FLOOR = tl.constexpr(2.0**23), tl.constexpr(float(FLOOR_32))
+_AT_ONE = tl.constexpr(AT_ONE)
 _SHIFT, _FIRST, _PLACES = tl.constexpr(SHIFT), tl.constexpr(FIRST), tl.constexpr(PLACES)
 
 
 @triton.jit
-def _affine(
-    z_ptr, out_ptr, bad_ptr, weight_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
+def apply_affine(
+    z_ptr, out_ptr, bad_ptr, weight_ptr, bias_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
     C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr, CENTRE: tl.constexpr,
-    E: tl.constexpr,
+    E: tl.constexpr, STEP: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
-    """Apply the matrix of every voxel's map; a diagonal where there are none."""
+    """Apply the matrix of every voxel's map; a diagonal, given as parameters are, where there are none."""
     image, voxel = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = voxel < n
     z, top, winner = read_classes(z_ptr, bad_ptr, image * z_image + voxel * z_voxel, z_class, inside, C)
@@ -75,7 +69,8 @@ def _affine(
     s = ()
     for k in tl.static_range(C):
         if E == 0:
-            s = s + (x[k + 1] * tl.load(weight_ptr + k) + tl.load(weight_ptr + C + k),)
+            score = x[k + 1] * tl.load(weight_ptr + k * STEP).to(tl.float32)
+            s = s + (score + tl.load(bias_ptr + k).to(tl.float32) if BIASED else score,)
         else:
             s = s + (_row(k, (rows, x), (C, E)),)
     own = largest(s, C)
@@ -111,7 +106,7 @@ def _halved(values, bit, N: tl.constexpr):
 
 
 @triton.jit
-def _drops(
+def apply_drops(
     z_ptr, out_ptr, bad_ptr, weight_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
     C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr, NETWORK: tl.constexpr,
 ):  # fmt: skip
@@ -153,7 +148,7 @@ def _drops(
 
 
 @triton.jit
-def _mixture(
+def apply_mixture(
     z_ptr, out_ptr, bad_ptr, numbers_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
     C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr,
 ):  # fmt: skip
@@ -182,7 +177,7 @@ def _mixture(
 
 
 @triton.jit
-def _table_of_function(
+def apply_table(
     z_ptr, out_ptr, bad_ptr, points_ptr, pieces_ptr, guess_ptr, numbers_ptr, n, z_image, z_class, z_voxel, out_image,
     out_class, out_voxel, lead, C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr,
 ):  # fmt: skip
@@ -290,7 +285,7 @@ def _shared_slopes(around_ptr, slopes_ptr, pieces_ptr, n, voxel, inside, zero, R
 
 
 @triton.jit
-def _curves(
+def apply_curves(
     z_ptr, out_ptr, bad_ptr, around_ptr, ramps_ptr, slopes_ptr, pieces_ptr, pairs_ptr, n, z_image, z_class, z_voxel,
     out_image, out_class, out_voxel, lead, C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr,
     NORMALISES: tl.constexpr, RAMPS: tl.constexpr, CONTEXTS: tl.constexpr, OWNERS: tl.constexpr, WINNERS: tl.constexpr,
@@ -320,64 +315,50 @@ def _curves(
         write_classes(out_ptr, start, out_class, inside, s, own, log, winner, lead, C, KEEPS, NORMALISES)
 
 
-class Prepared(NamedTuple):
-    """A kernel and what it is given beside the logits.
-
-    Attributes:
-        kernel: of the form of the plan.
-        tables: as it reads them.
-        sizes: of the tables, known to the compiler.
-        keeps: whether the decision must survive the rounding of the result.
-        fused: whether multiplications and additions may be one.
-        one_map: whether the same numbers are used for all voxels.
-        registers: of a thread; with more, which the compiler would take, too few threads run. None to leave it to it.
-    """
-
-    kernel: Any
-    tables: tuple[Tensor, ...]
-    sizes: tuple[Any, ...]
-    keeps: bool
-    fused: bool = True
-    one_map: bool = False
-    registers: int | None = None
+@triton.jit
+def _soft_plus(x):
+    return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
 
 
-def prepare(plan: FusedPlan, logits: Tensor, around: Tensor | None) -> Prepared:
-    """Return the kernel of a plan with its tables, for logits ``(images, C, n)``."""
-    tables, classes = [table.to(logits.device) for table in plan.tables], logits.shape[1]
-    if plan.form == "curves":
-        assert around is not None
-        by_winner = len(tables[-1]) > 0 and classes <= MOST_UNROLLED.value
-        registers = max(72, 8 * triton.cdiv(5 * classes, 8)) if by_winner else None
-        return Prepared(_curves, *forms.curve_tables(plan, tables, around), plan.keeps, registers=registers)
-    if plan.form == "drops":
-        return Prepared(_drops, (forms.drop_tables(tables),), (forms.sorting_network(classes),), plan.keeps)
-    if plan.form == "affine":
-        weights, maps = forms.affine_tables(tables)
-        return Prepared(_affine, (weights,), (CENTRES.index(plan.centre), maps), plan.keeps, one_map=maps < 2)
-    (table, guesses, numbers), knots = forms.function_tables(plan.form, tables, classes)
-    if plan.form == "mixture":
-        numbers = torch.cat([numbers[:1], numbers[1:] / tables[0][1:].sum().float()])  # weights need not sum to one
-        return Prepared(_mixture, (numbers,), (), plan.keeps, fused=False)
-    return Prepared(_table_of_function, (*forms.searched(table, knots), guesses, numbers), (), plan.keeps, fused=False)
+@triton.jit
+def _layer(values, rows_ptr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, LAST: tl.constexpr):
+    """Return what a layer makes of the first of some values; a row is its bias, then its weights."""
+    made = ()
+    for row in tl.static_range(OUTPUTS):
+        first = rows_ptr + row * (INPUTS + 1)
+        total = 0.0 * values[0] + tl.load(first)
+        for k in tl.static_range(INPUTS):
+            total += values[k] * tl.load(first + 1 + k)
+        made = made + (total if LAST else tl.maximum(total, 0.0),)
+    return made
 
 
-def launch(prepared: Prepared, logits: Tensor, out: Tensor, bad: Tensor, normalises: bool) -> None:
-    """Fill `out` ``(images, C, n)``, which may be `logits` itself, and `bad` where logits cannot be computed with."""
-    images, classes, voxels = logits.shape
-    block = 32 * WARPS * (2 if prepared.one_map and classes <= MOST_TWICE else 1)
-    prepared.kernel[triton.cdiv(voxels, block), images](
-        logits, out, bad, *prepared.tables, voxels, *logits.stride(), *out.stride(),
-        LEAD_UNITS * torch.finfo(out.dtype).eps, classes, block, prepared.keeps, normalises, *prepared.sizes,
-        num_warps=WARPS, enable_fp_fusion=prepared.fused, maxnreg=prepared.registers,
-    )  # fmt: skip
-
-
-def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | None, normalises: bool) -> bool:
-    """Fill `out` ``(images, C, n)``, which may be `logits` itself; return whether all logits can be computed with."""
-    if logits.numel() == 0:
-        return True
-    with torch.cuda.device_of(logits):
-        bad = torch.zeros(1, dtype=torch.int32, device=logits.device)
-        launch(prepare(plan, logits, around), logits, out, bad, normalises)
-        return not bool(bad)
+@triton.jit
+def apply_network(
+    z_ptr, out_ptr, bad_ptr, weight_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
+    C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr, NETWORK: tl.constexpr,
+    LAYERS: tl.constexpr, STARTS: tl.constexpr,
+):  # fmt: skip
+    """Divide the gaps by a temperature, which a network makes of the largest log-probabilities, in descending order."""
+    image, voxel = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = voxel < n
+    z, top, winner = read_classes(z_ptr, bad_ptr, image * z_image + voxel * z_voxel, z_class, inside, C)
+    gaps, log = (), log_sum(z, top, C)
+    for k in tl.static_range(C):
+        gaps = gaps + (top - z[k],)
+    for pair in tl.static_range(len(NETWORK) // 2):
+        gaps = _exchanged(gaps, NETWORK[2 * pair], NETWORK[2 * pair + 1])
+    values = ()
+    for k in tl.static_range(C):
+        values = values + (-gaps[k] - log,)
+    for layer in tl.static_range(len(STARTS)):
+        start, last = weight_ptr + STARTS[layer], layer + 1 == len(STARTS)
+        values = _layer(values, start, LAYERS[layer], LAYERS[layer + 1], last)
+    inverse = 1.0 / (1.0 + (_soft_plus(values[0] + _AT_ONE) - _soft_plus(0.0 * top + _AT_ONE)))
+    s = ()
+    for k in tl.static_range(C):
+        s = s + ((z[k] - top) * inverse,)
+    own = largest(s, C)
+    log = own + log_sum(s, own, C)
+    start = image * out_image + voxel * out_voxel
+    write_classes(out_ptr, start, out_class, inside, s, own, log, winner, lead, C, KEEPS, NORMALISES)

@@ -154,12 +154,22 @@ def _add_lanes(by_zone, code, values, lane, N: tl.constexpr):
 @triton.jit
 def count_blocks(
     z_ptr, labels_ptr, bands_ptr, reference_ptr, prediction_ptr, edges_ptr, guess_ptr, fine_ptr, packed_ptr, whole_ptr,
-    low_ptr, sums_ptr, bad_ptr, n, stride, unit, scale, C, fine, class_bins, tables, packed_size, whole_size,
-    classes_at, confusion_at, flips_at, BANDED: tl.constexpr, COMPARED: tl.constexpr, PREDICTS: tl.constexpr,
-    BY_CLASS: tl.constexpr, HELD: tl.constexpr, BLOCK: tl.constexpr, STEPS: tl.constexpr,
+    low_ptr, sums_ptr, bad_ptr, n, z_image, stride, room, unit, scale, C, fine, class_bins, tables, packed_size,
+    whole_size, classes_at, confusion_at, flips_at, BANDED: tl.constexpr, COMPARED: tl.constexpr,
+    PREDICTS: tl.constexpr, BY_CLASS: tl.constexpr, HELD: tl.constexpr, BLOCK: tl.constexpr, STEPS: tl.constexpr,
+    MANY: tl.constexpr,
 ):  # fmt: skip
-    """Count the blocks of one program; `HELD` is the number of classes if a thread holds them, else 0."""
+    """Count the blocks of one program; `HELD` is the number of classes if a thread holds them, else 0.
+
+    With `MANY` there are several images, each with tables of its own, `room` numbers of 64 bits further on; then there
+    are no bands, no reference and no prediction.
+    """
     program, stride = tl.program_id(0).to(tl.int64), tl.cast(stride, tl.int64)
+    if MANY:  # of a single image, registers are needed for other things
+        image = tl.program_id(1).to(tl.int64)
+        z_ptr, labels_ptr = z_ptr + image * z_image, labels_ptr + image * n
+        packed_ptr, whole_ptr = packed_ptr + image * room, whole_ptr + image * 2 * room
+        low_ptr, sums_ptr = low_ptr + image * room, sums_ptr + image * room
     packed, whole = packed_ptr + program % tables * packed_size, whole_ptr + program % tables * whole_size
     low = low_ptr + program * _ZONES * C
     lane = tl.arange(0, BLOCK)

@@ -1,17 +1,20 @@
-r"""What a fused kernel must know of a calibrator: which of five forms its map has, and the tables of that form.
+r"""What a fused kernel must know of a calibrator: which of six forms its map has, and the tables of that form.
 
 With :math:`x = z - m`, where the *centre* m of a voxel is nothing, its largest logit, its free energy or its last
 logit, the scores are, by form,
 
 - ``affine``: :math:`s = W_e x + b_e`, e the winner if there are several maps; tables W, ``(C,)`` for a diagonal or
-  ``(E, C, C)``, and b, ``(E, C)``;
+  ``(E, C, C)``, and b, ``(E, C)``, left out if there is none;
 - ``drops``: with the logits in descending order and :math:`x_k = z_{(k)} - z_{(k+1)}`,
   :math:`s_{(k)} = -\sum_{l < k} (A_e x + b_e)_l`; tables A, ``(C, C - 1, C - 1)``, and b, ``(C, C - 1)``;
 - ``mixture``: :math:`s = \log(w_1 S(\beta z) + w_2 S(z) + w_3 / C)`; table :math:`(\beta, w)`, ``(4,)``;
 - ``table``: :math:`s = \log \max(f(S(z)) + \text{slope} \cdot S(z), \text{floor})`, f linear between points; tables
   points, values, and (slope, floor);
 - ``curves``: :math:`s_k = -\sum_j (\beta_j(u) + \gamma_{ikj})\, r_j(z_i - z_k)`, the map of
-  :mod:`segcal.calibrators.conic`; tables knots, base, hats, knots of hats, and of pairs, ``(1 or C, C, groups)``.
+  :mod:`segcal.calibrators.conic`; tables knots, base, hats, knots of hats, and of pairs, ``(1 or C, C, groups)``;
+- ``network``: :math:`s = z / T`, T = 1 + log(1 + e^{t + c_0}) - log(1 + e^{c_0}), t made of the largest
+  log-probabilities by layers with ReLU between them; tables weights ``(outputs, inputs)`` and bias of each layer. The
+  CPU has no loop for it.
 
 ``drops`` are computed in descending order of the logits and cut by a running minimum, since rounding need not be
 monotone; ``mixture`` and ``table`` by steps of which each is monotone in float32. The log-probabilities are
@@ -21,12 +24,13 @@ device, and of functions the CPU's.
 """
 
 import functools
+import math
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-Form: TypeAlias = Literal["affine", "drops", "mixture", "table", "curves"]
+Form: TypeAlias = Literal["affine", "drops", "mixture", "table", "curves", "network"]
 Centre: TypeAlias = Literal["nothing", "top", "energy", "last"]
 CENTRES: tuple[Centre, ...] = ("nothing", "top", "energy", "last")
 
@@ -34,15 +38,19 @@ CENTRES: tuple[Centre, ...] = ("nothing", "top", "energy", "last")
 LEAD_UNITS = 8
 # A table is searched from where the leading bits of a probability say: eight after the exponent, from 2^-32 to 2^-1.
 SHIFT, FIRST, PLACES = 15, (127 - 32) << 8, 31 << 8
+# A temperature of t: 1 at t = 0, by c_0, and above the smallest everywhere; see segcal.calibrators.local_temperature.
+SMALLEST_TEMPERATURE = 1e-3
+AT_ONE = math.log(math.exp(1 - SMALLEST_TEMPERATURE) - 1)
 LARGEST_SLOPE = 1e30  # times nothing, it is nothing
+MOST_ON_HOST = 1 << 14  # numbers; more take longer to copy and to compare than to prepare where they are
 
 
 class FusedPlan(NamedTuple):
     """A calibrator's map, as data.
 
     Attributes:
-        form: one of the five.
-        tables: of that form, float64, where the calibrator is.
+        form: one of the six.
+        tables: of that form, float64, where the calibrator is or on the host (:func:`on_host`).
         centre: what is taken from the logits of a voxel; for ``affine``.
         keeps: whether the decision must survive the rounding of the result.
         spans: how many knots each context has; for ``curves``.
@@ -61,8 +69,18 @@ class FusedPlan(NamedTuple):
     @classmethod
     def scaled(cls, factor: Tensor, num_classes: int, centre: Centre = "top") -> "FusedPlan":
         """Return one factor for all classes."""
-        scale = factor.expand(num_classes)
-        return cls("affine", (scale, torch.zeros_like(scale)[None]), centre, keeps=True)
+        return cls("affine", (factor.expand(num_classes),), centre, keeps=True)
+
+
+def on_host(*tables: Tensor) -> list[Tensor]:
+    """Return tables in the memory of the host, float64, by one copy; where they lie if they are too large for it."""
+    values = [table.detach().double() for table in tables]
+    sizes = [table.numel() for table in values]
+    if all(table.device.type == "cpu" for table in values) or sum(sizes) > MOST_ON_HOST:
+        return values
+    flat = torch.cat([table.reshape(-1) for table in values]) if len(values) > 1 else values[0].reshape(-1)
+    parts = flat.cpu().split(sizes)
+    return [part.reshape(table.shape) for part, table in zip(parts, values, strict=True)]
 
 
 def _fours(numbers: Tensor) -> Tensor:
@@ -71,15 +89,13 @@ def _fours(numbers: Tensor) -> Tensor:
     return filled.unflatten(1, (-1, 4)).movedim(2, -1).contiguous()
 
 
-def affine_tables(tables: list[Tensor]) -> tuple[Tensor, int]:
-    """Return weights, and how many maps there are: 0 for a diagonal, of which there are factors and then biases.
+def affine_tables(tables: list[Tensor]) -> Tensor:
+    """Return weights of matrices, of which the first column is the bias.
 
-    Maps of winners lie next to each other, within fours of columns, within rows; the first column is the bias.
+    Maps of winners lie next to each other, within fours of columns, within rows.
     """
     weight, bias = tables
-    if weight.ndim == 1:
-        return torch.cat([weight, bias[0]]).float(), 0
-    return _fours(torch.cat([bias[..., None], weight], -1).permute(1, 2, 0)), len(weight)
+    return _fours(torch.cat([bias[..., None], weight], -1).permute(1, 2, 0))
 
 
 @functools.cache
@@ -108,6 +124,14 @@ def drop_tables(tables: list[Tensor]) -> Tensor:
     weight = tables[0].cumsum(1)  # (winner, rank, step)
     of_gap = weight - torch.nn.functional.pad(weight[..., 1:], (0, 1))
     return _fours(torch.cat([tables[1].cumsum(1)[..., None], of_gap], -1).permute(1, 2, 0))
+
+
+def network_tables(tables: list[Tensor]) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
+    """Return rows of layers, each with its bias first; then sizes before and after layers, and where each starts."""
+    pairs = list(zip(tables[::2], tables[1::2], strict=True))
+    rows = [torch.cat([bias[:, None], weight], 1).flatten() for weight, bias in pairs]
+    starts = tuple(sum(len(each) for each in rows[:number]) for number in range(len(rows)))
+    return torch.cat(rows).float(), (pairs[0][0].shape[1], *(len(bias) for _, bias in pairs)), starts
 
 
 def function_tables(form: str, tables: list[Tensor], classes: int) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
@@ -157,8 +181,8 @@ def _intervals(device: torch.device) -> Tensor:
     return torch.cat([edges[:-1], 1 - edges.flip(0)])
 
 
-def curve_tables(plan: FusedPlan, tables: list[Tensor], around: Tensor) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-    """Return contexts, ramps ``(J, 4)``, slopes ``(1 + T, J, filled to fours)``, pieces of hats ``(T, 2)``, and pairs.
+def curve_tables(plan: FusedPlan, tables: list[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
+    """Return ramps ``(J, 4)``, slopes ``(1 + T, J, filled to fours)``, pieces of hats ``(T, 2)``, and pairs.
 
     What is behind of a ramp or of a piece is a share, from 0 to 1: of a number times a rate, plus a start. A ramp is
     start, rate and width; the last one has no end, and its width is one. Slopes are those of the ramps where all pieces
@@ -178,7 +202,7 @@ def curve_tables(plan: FusedPlan, tables: list[Tensor], around: Tensor) -> tuple
     rates = 1 / (torch.cat([knots[:0], *(hat_knots[1:][part] for part in parts)]) - lows)
     rows = torch.stack([-knots / widths, 1 / widths, widths, widths], 1)
     flat = torch.cat([rows.flatten(), slopes.flatten(), torch.stack([-lows * rates, rates], 1).flatten()]).float()
-    given = (around.float().contiguous(), *flat.split([rows.numel(), slopes.numel(), 2 * len(lows)]))
+    given = flat.split([rows.numel(), slopes.numel(), 2 * len(lows)])
     owners = tuple(number for number, count in enumerate(pieces) for _ in range(count))
     sizes = (ramps, len(pieces), owners, len(pairs), plan.group, -(-ramps // plan.group))
     return (*given, _fours(pairs.clamp(min=0).permute(1, 2, 0)) if len(pairs) else flat), sizes

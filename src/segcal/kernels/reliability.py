@@ -59,11 +59,25 @@ def count_voxels(
     """
     if not scores.is_cuda:
         return reliability_numba.count_voxels(scores, labels, layout, bands, reference, prediction)
-    if scores.dtype != torch.float64 and has_triton():
+    if is_fused(scores):
         from segcal.kernels import reliability_triton
 
         return reliability_triton.count_voxels(scores, labels, layout, bands, reference, prediction)
     return reference_count(scores, labels, layout, bands, reference, prediction)
+
+
+def count_images(scores: Tensor, labels: Tensor, layout: Layout) -> list[RawTables]:
+    """Count each image of ``(images, classes, *space)``; on a CUDA device many at once, with the same tables."""
+    if not is_fused(scores):
+        return [count_voxels(*image, layout) for image in zip(scores, labels, strict=True)]
+    from segcal.kernels import reliability_triton
+
+    return reliability_triton.count_images(scores, labels, layout)
+
+
+def is_fused(scores: Tensor) -> bool:
+    """Return whether the kernel for CUDA devices counts these scores."""
+    return scores.is_cuda and scores.dtype != torch.float64 and has_triton()
 
 
 def reference_count(

@@ -26,6 +26,7 @@ MOST_PROGRAMS = 8192  # the device is filled some times over
 # Programs that share a table are few, so that they seldom wait for each other, and that a count and a sum of
 # probabilities, to 2^-29 or so, fit into one number.
 FEWEST_TABLES, TABLE_VOXELS, MOST_CELLS = 64, 1 << 16, 1 << 23
+MOST_ROOM = 1 << 24  # numbers of 64 bits for the tables of images that are counted at once
 
 _SUMS = tl.constexpr(SUMS)
 
@@ -37,64 +38,118 @@ def count_voxels(
     if labels.numel() == 0:
         return RawTables.zeros(layout)
     with torch.cuda.device_of(scores):
-        return _count(scores, labels, layout, bands, reference, prediction)
+        return _count(scores[None], labels[None], layout, bands, reference, prediction)[0]
 
 
-def _count(scores: Tensor, labels: Tensor, layout: Layout, bands: Map, reference: Map, prediction: Map) -> RawTables:
-    voxels, device, classes = labels.numel(), scores.device, layout.num_classes
-    flat, y = scores.detach().reshape(classes, voxels).contiguous(), labels.reshape(-1).to(device).contiguous()
+def count_images(scores: Tensor, labels: Tensor, layout: Layout) -> list[RawTables]:
+    """Count each image of ``(images, classes, *space)``, as many at once as there is room for."""
+    if labels.numel() == 0:
+        return [RawTables.zeros(layout) for _ in scores]
+    at_once = max(1, MOST_ROOM // _Sizes.of(layout, labels[0].numel(), scores.device, False).room)
+    with torch.cuda.device_of(scores):
+        parts = zip(scores.split(at_once), labels.split(at_once), strict=True)
+        return [found for part in parts for found in _count(*part, layout, None, None, None)]
+
+
+class _Sizes(NamedTuple):
+    """How the tables of an image lie.
+
+    Attributes:
+        bins: of the layout.
+        held: classes that a thread holds, or 0.
+        programs: of an image.
+        tables: that its programs share.
+        packed: numbers of a table that hold count and sum of a cell: confidence, by winner too if a thread holds the
+            classes, and, from `cells` on, of classes.
+        cells: see `packed`.
+        whole: counts of a table: doubt, confusion and flips.
+        low: sums of small probabilities of a program.
+        most: voxels that are added in one table, at most.
+        room: numbers of 64 bits of all that.
+    """
+
+    bins: "_Bins"
+    held: int
+    programs: int
+    tables: int
+    packed: int
+    cells: int
+    whole: int
+    low: int
+    most: int
+    room: int
+
+    @classmethod
+    def of(cls, layout: Layout, voxels: int, device: torch.device, compared: bool) -> "_Sizes":
+        """Return the sizes for images of so many voxels."""
+        classes, bins = layout.num_classes, _bins(layout, device)
+        held = classes if classes <= MOST_HELD else 0
+        blocks = triton.cdiv(voxels, HELD_BLOCK if held else BLOCK)
+        cells = layout.bands * ZONES * 2 * (held if held and layout.class_bins else 1) * bins.fine
+        packed, low = cells + ZONES * 2 * classes * layout.class_bins, ZONES * classes
+        whole = 2 * DOUBT_BINS + (4 if compared else 1) * classes**2
+        programs = min(blocks, MOST_PROGRAMS)
+        most_tables = max(MOST_CELLS, voxels // 8) // (packed + whole // 2)
+        tables = max(1, min(programs, most_tables, max(FEWEST_TABLES, triton.cdiv(voxels, TABLE_VOXELS))))
+        most = triton.cdiv(programs, tables) * triton.cdiv(blocks, programs) * (HELD_BLOCK if held else BLOCK)
+        room = tables * packed + programs * (low + SUMS) + triton.cdiv(tables * whole + 1, 2)
+        return cls(bins, held, programs, tables, packed, cells, whole, low, most, room)
+
+
+def _count(
+    scores: Tensor, labels: Tensor, layout: Layout, bands: Map, reference: Map, prediction: Map
+) -> list[RawTables]:
+    images, voxels, device, classes = len(labels), labels[0].numel(), scores.device, layout.num_classes
+    flat = scores.detach().reshape(images, classes, voxels).contiguous()
+    y = labels.reshape(images, voxels).to(device).contiguous()
     given = [None if x is None else torch.from_numpy(x).to(device) for x in (bands, reference)]
     made = None if prediction is None else torch.empty(voxels, dtype=torch.int16, device=device)
-    held = classes if classes <= MOST_HELD else 0
-    block = HELD_BLOCK if held else BLOCK
-    bins = _bins(layout, device)
-    # Cells of confidence, by winner too if a thread holds the classes, and of classes; doubt, confusion and flips.
-    cells = layout.bands * ZONES * 2 * (held if held and layout.class_bins else 1) * bins.fine
-    packed_size = cells + ZONES * 2 * classes * layout.class_bins
-    flips_at = 2 * DOUBT_BINS + classes**2
-    whole_size, low_size = flips_at + (0 if reference is None else 3 * classes**2), ZONES * classes
-    programs = min(triton.cdiv(voxels, block), MOST_PROGRAMS)
-    room = max(MOST_CELLS, voxels // 8) // (packed_size + whole_size // 2)
-    tables = max(1, min(programs, room, max(FEWEST_TABLES, triton.cdiv(voxels, TABLE_VOXELS))))
-    # No more voxels than this are added in one table: a number has room for their count and for a sum of as many.
-    most = triton.cdiv(programs, tables) * triton.cdiv(triton.cdiv(voxels, block), programs) * block
+    sizes = _Sizes.of(layout, voxels, device, reference is not None)
+    bins, held, programs, tables, packed_size, cells, whole_size, low_size, most, room = sizes
+    # A number has room for the count of the voxels that are added in one table, and for a sum of as many.
     shift, scale = 63 - most.bit_length(), 2.0 ** (63 - 2 * most.bit_length())
-    sizes = [tables * packed_size, programs * low_size, programs * SUMS, triton.cdiv(tables * whole_size + 1, 2)]
-    packed, low, sums, whole = torch.zeros(sum(sizes), dtype=torch.int64, device=device).split(sizes)
+    parts = [tables * packed_size, programs * low_size, programs * SUMS]
+    space = torch.zeros(images, room, dtype=torch.int64, device=device)
+    packed, low, sums, whole = space.view(-1).tensor_split(np.cumsum(parts).tolist())
     low, sums, whole = low.view(torch.float64), sums.view(torch.float64), whole.view(torch.int32)
     bad, nothing = whole[tables * whole_size :], [bins.guess if x is None else x for x in (*given, made)]
-    count_blocks[(programs,)](
-        flat, y, *nothing, bins.of_class, bins.guess, bins.ends, packed, whole, low, sums,
-        bad, voxels, flat.stride(0), 1 << shift, scale, classes, bins.fine, layout.class_bins, tables, packed_size,
-        whole_size, cells, 2 * DOUBT_BINS, flips_at, bands is not None, reference is not None, prediction is not None,
-        layout.class_bins > 0, held, block, bins.steps, num_warps=1, enable_fp_fusion=False, maxnreg=MOST_REGISTERS,
+    count_blocks[programs, images](
+        flat, y, *nothing, bins.of_class, bins.guess, bins.ends, packed, whole, low, sums, bad, voxels,
+        flat.stride(0), flat.stride(1), room, 1 << shift, scale, classes, bins.fine, layout.class_bins, tables,
+        packed_size, whole_size, cells, 2 * DOUBT_BINS, 2 * DOUBT_BINS + classes**2, bands is not None,
+        reference is not None, prediction is not None, layout.class_bins > 0, held, HELD_BLOCK if held else BLOCK,
+        bins.steps, images > 1, num_warps=1, enable_fp_fusion=False, maxnreg=MOST_REGISTERS,
     )  # fmt: skip
-    row = torch.empty(2 * packed_size + whole_size + low_size + SUMS, dtype=torch.float64, device=device)
-    parts = triton.cdiv(packed_size, ROW_BLOCK) + triton.cdiv(whole_size, ROW_BLOCK) + low_size + 1
-    _add_programs[(parts,)](
-        packed, whole, low, sums, bad, row, tables, programs, packed_size, whole_size, low_size, shift, ROW_BLOCK
+    rows = torch.empty(images, 2 * packed_size + whole_size + low_size + SUMS, dtype=torch.float64, device=device)
+    grid = triton.cdiv(packed_size, ROW_BLOCK) + triton.cdiv(whole_size, ROW_BLOCK) + low_size + 1
+    _add_programs[grid, images](
+        packed, whole, low, sums, bad, rows, tables, programs, packed_size, whole_size, low_size, room, shift, ROW_BLOCK
     )
-    empty = RawTables.zeros(layout)  # while the device counts
+    all_images = [np.zeros((images, *each.shape), each.dtype) for each in RawTables.zeros(layout)]
+    found = RawTables(*all_images)  # while the device counts
     ends = np.cumsum([packed_size, packed_size, whole_size, low_size])
-    counts, units, others, small, totals = np.split(row.cpu().numpy(), ends)
-    if totals[-1]:
-        check_finite(scores, "scores")
+    counts, units, others, small, totals = np.split(rows.cpu().numpy(), ends, axis=1)
+    for image in scores if totals[0, -1] else ():
+        check_finite(image, "scores")
     if prediction is not None and made is not None:
         prediction[:] = made.cpu().numpy()
-    _fill_whole(empty, others.astype(np.int64), totals)
-    _fill_bins(empty, layout, bins, bool(held), (counts, units / scale), small)
-    return empty
+    _fill_whole(found, others.astype(np.int64), totals)
+    _fill_bins(found, layout, bins, bool(held), (counts, units / scale), small)
+    each = [RawTables(*(table[number] for table in found)) for number in range(images)]
+    for one in each if layout.class_bins else ():
+        one.fill_first_class_bin()
+    return each
 
 
 def _fill_whole(tables: RawTables, counts: np.ndarray, totals: np.ndarray) -> None:
-    """Set doubt, confusion and flips, and the sums over all voxels."""
-    pairs, classes = tables.doubt.size, len(tables.confusion)
-    tables.doubt[...] = counts[:pairs].reshape(tables.doubt.shape)
-    tables.confusion[...] = counts[pairs : pairs + classes**2].reshape(classes, classes)
-    if len(counts) > pairs + classes**2:
-        tables.flips[...] = counts[pairs + classes**2 :].reshape(tables.flips.shape)
-    tables.sums[:], tables.ignored[:] = totals[:3], totals[3]
-    tables.energy[:], tables.offset[:] = totals[4:6], totals[6]
+    """Set doubt, confusion and flips of all images, and the sums over all voxels."""
+    pairs, cells = tables.doubt[0].size, tables.confusion[0].size
+    tables.doubt[...] = counts[:, :pairs].reshape(tables.doubt.shape)
+    tables.confusion[...] = counts[:, pairs : pairs + cells].reshape(tables.confusion.shape)
+    if counts.shape[1] > pairs + cells:
+        tables.flips[...] = counts[:, pairs + cells :].reshape(tables.flips.shape)
+    tables.sums[:], tables.ignored[:] = totals[:, :3], totals[:, 3:4]
+    tables.energy[:], tables.offset[:] = totals[:, 4:6], totals[:, 6:7]
 
 
 def _fill_bins(
@@ -102,25 +157,27 @@ def _fill_bins(
 ) -> None:
     """Set the tables of confidence and of classes from counts and sums of probability by fine bin, and by bin.
 
-    With classes that were held, those of winners are counted by fine bin alone, and so are voxels that are right.
+    With classes that were held, those of winners are counted by fine bin alone, and so are voxels that are right. Of
+    first bins of classes only the sum is set.
     """
-    classes, by_bin = layout.num_classes, ZONES * 2 * layout.num_classes * layout.class_bins
-    cells = [each[: len(each) - by_bin].reshape(layout.bands, ZONES, 2, -1, bins.fine) for each in found]
+    classes, by_bin, images = layout.num_classes, ZONES * 2 * layout.num_classes * layout.class_bins, len(small)
+    parts = [np.split(each, [each.shape[1] - by_bin], axis=1) for each in found]
+    cells = [first.reshape(images, layout.bands, ZONES, 2, -1, bins.fine) for first, _ in parts]
     for table, each in zip((tables.cells, tables.confidence), cells, strict=True):
-        joined = [np.add.reduceat(each.sum(3), starts, axis=-1) for starts in bins.starts]
+        joined = [np.add.reduceat(each.sum(4), starts, axis=-1) for starts in bins.starts]
         table[...] = np.concatenate(joined, axis=-1)
     if not layout.class_bins:
         return
-    counts, probs = (each[len(each) - by_bin :].reshape(ZONES, 2, classes, -1) for each in found)
+    counts, probs = (rest.reshape(images, ZONES, 2, classes, -1) for _, rest in parts)
     if held:
-        more, units = (np.add.reduceat(each.sum(0), bins.class_starts, axis=-1) for each in cells)
+        more, units = (np.add.reduceat(each.sum(1), bins.class_starts, axis=-1) for each in cells)
         counts, probs = counts + more, probs + units
-        tables.confusion[...] += np.diag(more[:, 1].sum((0, 2)).astype(np.int64))
+        diagonal = np.arange(classes)
+        tables.confusion[:, diagonal, diagonal] += more[:, :, 1].sum((1, 3)).astype(np.int64)
     # In first bins nothing is counted, and what is small is summed.
-    tables.class_count[..., 1:], tables.class_hits[..., 1:] = counts.sum(1)[..., 1:], counts[:, 1, :, 1:]
-    tables.class_prob[..., 1:] = probs.sum(1)[..., 1:]
-    tables.class_prob[..., 0] = small.reshape(ZONES, classes)
-    tables.fill_first_class_bin()
+    tables.class_count[..., 1:], tables.class_hits[..., 1:] = counts.sum(2)[..., 1:], counts[:, :, 1, :, 1:]
+    tables.class_prob[..., 1:] = probs.sum(2)[..., 1:]
+    tables.class_prob[..., 0] = small.reshape(images, ZONES, classes)
 
 
 class _Bins(NamedTuple):
@@ -161,15 +218,18 @@ def _bins(layout: Layout, device: torch.device) -> _Bins:
 @triton.jit
 def _add_programs(
     packed_ptr, whole_ptr, low_ptr, sums_ptr, bad_ptr, row_ptr, tables, programs, packed_size, whole_size, low_size,
-    shift, BLOCK: tl.constexpr,
+    room, shift, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add the tables and sums of all programs, in their order, to one row: a part of it each.
+    """Add the tables and sums of all programs of an image, in their order, to one row: a part of it each.
 
     Counts, sums that were packed with them, other counts, sums of small probabilities; then NLL, Brier score, entropy,
     how many voxels were ignored, mean of the free energy, squared deviations from it, its largest, and whether there
     were numbers that cannot be computed with.
     """
-    part, lane = tl.program_id(0), tl.arange(0, BLOCK)
+    part, image, lane = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.arange(0, BLOCK)
+    packed_ptr, low_ptr, sums_ptr = packed_ptr + image * room, low_ptr + image * room, sums_ptr + image * room
+    whole_ptr += image * 2 * room
+    row_ptr += image * (2 * packed_size + whole_size + low_size + _SUMS)
     packed_parts, whole_parts = tl.cdiv(packed_size, BLOCK), tl.cdiv(whole_size, BLOCK)
     if part < packed_parts:
         column = part * BLOCK + lane

@@ -12,7 +12,7 @@ from torch import Tensor
 from segcal.arguments import typed
 from segcal.errors import InputError
 from segcal.statistics import BandCache, CaseTables, Counted, LabelBands, count_logits, find_bands, surface_distances
-from segcal.statistics.case import CLASS_BINS
+from segcal.statistics.case import CLASS_BINS, count_images
 from segcal.statistics.reliability import Curve
 from segcal.statistics.voxel_sample import sample_voxels
 
@@ -171,6 +171,14 @@ class Needs:
             return None
         return find_bands(labels.numpy()) if cache is None else cache.bands(case_id, labels.numpy())
 
+    @property
+    def _class_bins(self) -> int:
+        return CLASS_BINS if "classwise" in self.tables else 0
+
+    def count_images(self, logits: Tensor, labels: Tensor) -> list[CaseTables]:
+        """Count each image of a batch as one case, where nothing but the voxels' own scores and labels is needed."""
+        return count_images(logits, labels, self.bins, self._class_bins)
+
     def count(
         self,
         scores: Tensor,
@@ -183,9 +191,8 @@ class Needs:
     ) -> Counted:
         """Count one case; the arguments are those of :func:`segcal.statistics.count_logits`, and the voxel size."""
         surface = "surface" in self.tables
-        class_bins = CLASS_BINS if "classwise" in self.tables else 0
         asked = predict or surface
-        counted = count_logits(scores, labels, self.bins, class_bins, bands, reference, asked, normalised)
+        counted = count_logits(scores, labels, self.bins, self._class_bins, bands, reference, asked, normalised)
         if "sample" in self.tables:
             drawn = sample_voxels(scores, labels, reference)
             counted = counted._replace(tables=replace(counted.tables, sample=drawn))

@@ -15,7 +15,7 @@ from segcal.arguments import typed
 from segcal.cases.kinds import check_kind, to_log_domain
 from segcal.cases.kinds import like_probabilities as looks_like_probabilities
 from segcal.cases.suspicion import like_probabilities, warn
-from segcal.checks import as_tensor, check_choice, check_labels, check_spacing
+from segcal.checks import as_tensor, check_choice, check_finite, check_labels, check_spacing
 from segcal.errors import InputError
 from segcal.metrics.base import Metric, Needs
 from segcal.statistics import CaseTables
@@ -97,10 +97,13 @@ class Meter:
         """Return the tables of each case of a batch, and keep nothing; the arguments are those of :meth:`update`."""
         if "reference" in self._needs.tables and reference is None:
             raise InputError("reference is missing, but flips are counted against one. Pass the prediction before.")
-        batch = list(zip(*self._divide(logits, labels, reference), strict=True))
-        if self._kind == "logits" and batch:
-            warn(like_probabilities(["the batch"] if looks_like_probabilities(batch[0][0]) else []))
-        return [self._count(raw, truth, old, spacing) for raw, truth, old in batch]
+        batch, truth, old = self._divide(logits, labels, reference)
+        if self._kind == "logits" and len(batch):
+            warn(like_probabilities(["the batch"] if looks_like_probabilities(batch[0]) else []))
+            if batch.is_cuda and old is None and self._needs.tables <= {"classwise"}:
+                return self._count_at_once(batch, truth, spacing)
+        cases = zip(batch, truth, [None] * len(batch) if old is None else old, strict=True)
+        return [self._count(*case, spacing) for case in cases]
 
     def compute(self) -> dict[str, float | None]:
         """Return the numbers of all that was counted; None where one is not defined."""
@@ -129,8 +132,16 @@ class Meter:
         truth = check_labels(labels, "labels", logits.shape[1:], len(logits), self._ignore).cpu()
         return self._needs.count(logits, truth, self._needs.bands(truth), reference, spacing=spacing).tables
 
-    def _divide(self, logits: object, labels: object, reference: object) -> tuple[list[Any], list[Any], list[Any]]:
-        """Return logits, labels and references case by case."""
+    def _count_at_once(self, batch: Tensor, labels: Tensor, spacing: tuple[float, ...] | None) -> list[CaseTables]:
+        """Return the tables of each case of logits that are on a device, where the labels stay too."""
+        to_log_domain(batch[0], self._kind, "logits")
+        check_finite(batch, "logits")
+        check_spacing(spacing, batch.ndim - 2)
+        truth = check_labels(labels, "labels", [len(batch), *batch.shape[2:]], batch.shape[1], self._ignore)
+        return self._needs.count_images(batch, truth)
+
+    def _divide(self, logits: object, labels: object, reference: object) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return logits, labels and references, cases along the first axis."""
         batch, truth = as_tensor(logits, "logits").detach(), as_tensor(labels, "labels")
         if batch.device.type not in ("cpu", "cuda"):
             batch = batch.cpu()
@@ -144,7 +155,7 @@ class Meter:
                 f"logits has shape {tuple(batch.shape)} and labels {found}, but (batch, classes, *space) and (batch, "
                 "*space) are needed. Of a single case, pass logits[None] and labels[None]."
             )
-        return list(batch), list(truth), [None] * len(batch) if old is None else list(old)
+        return batch, truth, old
 
 
 def on_tensors(name: str, metric: Metric) -> Callable[..., float | None]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from segcal.checks import as_tensor, check_floating, check_labels
 from segcal.errors import InputError
 from segcal.kernels.raw_tables import Layout, RawTables
+from segcal.kernels.reliability import count_images as count_raw
 from segcal.kernels.reliability import count_voxels
 from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable, Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.boundary import Bands, LabelBands
@@ -95,13 +96,26 @@ def count_logits(
     raw = count_voxels(scores, y, layout, None if bands is None else bands.code, old, prediction)
     tables = _tables(raw, bins, bands, reference is not None)
     if not normalised:
-        tables = replace(tables, free_energy=FreeEnergy(raw.voxels(), float(raw.energy[0]), float(raw.energy[1])))
+        tables = _with_energy(tables, raw)
     elif raw.offset[0] > NORMALISED[scores.dtype]:
         raise InputError(
             f"log_probs has a voxel whose logsumexp over classes is off zero by {raw.offset[0]:.3g}, but "
             "log-probabilities are normalised. Take torch.log_softmax over classes, or use count_logits for raw scores."
         )
     return Counted(tables, None if prediction is None else prediction.reshape(space))
+
+
+def count_images(
+    logits: Tensor, labels: Tensor, bins: Sequence[int] = BINS, class_bins: int = CLASS_BINS
+) -> list[CaseTables]:
+    """Count each image of finite logits ``(images, classes, *space)``, with labels that are usable, as one case."""
+    _check_bins(bins, class_bins)
+    found = count_raw(logits, labels, Layout(logits.shape[1], tuple(bins), class_bins))
+    return [_with_energy(_tables(raw, bins, None, False), raw) for raw in found]
+
+
+def _with_energy(tables: CaseTables, raw: RawTables) -> CaseTables:
+    return replace(tables, free_energy=FreeEnergy(raw.voxels(), float(raw.energy[0]), float(raw.energy[1])))
 
 
 def _labels(labels: object, name: str, space: list[int], num_classes: int, ignore: int | None) -> Tensor:
