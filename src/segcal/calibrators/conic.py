@@ -150,7 +150,8 @@ class Conic(ConvexCalibrator):
 
     def scores_at(self, logits: Tensor, context: Tensor | None = None) -> Tensor:
         """Return the scores ``(C, n)`` of voxels whose surroundings are known."""
-        around, (who, plan) = self._own_rows(context, logits.shape[1]).to(logits.dtype)[None], self._served(logits[None])
+        around = self._own_rows(context, logits.shape[1]).to(logits.dtype)[None]
+        who, plan = self._served(logits[None])
         if who.by == "torch" or plan is None:
             return self._mapped(logits[None], around)[0]
         return apply_plan(who.by, plan, logits[None], around, normalises=False)[0]

@@ -4,8 +4,9 @@ Every candidate is fitted to the calibration cases without one fold of whole gro
 where there are validation cases (:mod:`segcal.fitting.division`); :mod:`segcal.fitting.choice` has the rule, and the
 one that is chosen is fitted once more, to all. Poolings are compared by what is fitted in no time; the others are then
 compared in the pooling that did best, all on its folds. A candidate that the first folds show to be worse than
-temperature scaling is left early. The one that would be taken is measured once more, with parts of the cases held out
-that differ (:class:`segcal.fitting.division.Sites`).
+temperature scaling by two standard errors is left early; one that is trained by gradient also when the 3 % that it must
+gain are out of their reach. The one that would be taken is measured once more, with parts of the cases held out that
+differ (:class:`segcal.fitting.division.Sites`).
 """
 
 import copy

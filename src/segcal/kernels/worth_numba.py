@@ -36,8 +36,8 @@ def case_sums(
         gaps, bands = np.zeros(bins), np.zeros((3, len(ends) + 1))
         return _sums(*voxels, ends, begin, end, gaps, bands), gaps, bands
 
-    parts = in_parts(add, scores.shape[1], TILE)
-    return sum(part[0] for part in parts), sum(part[1] for part in parts), sum(part[2] for part in parts)
+    nll, gaps, bands = zip(*in_parts(add, scores.shape[1], TILE), strict=True)
+    return sum(nll), np.sum(gaps, axis=0), np.sum(bands, axis=0)
 
 
 @compiled
