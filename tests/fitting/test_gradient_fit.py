@@ -9,7 +9,7 @@ from torch import nn
 
 from segcal import ArrayCases, FitConfig, fit, make_calibrator
 from segcal.errors import ArtifactError, InputError
-from segcal.fitting.adam import FileKeeper, Softplus, TrainOptions, train_rounds, trainable
+from segcal.fitting.adam import ADAM_EPS, Adam, FileKeeper, Softplus, TrainOptions, train_rounds, trainable
 from segcal.fitting.batches import TileBatches
 from segcal.fitting.crops import TileSource, Window
 from segcal.fitting.gradient_fit import is_new
@@ -364,5 +364,29 @@ def test_a_file_that_is_no_checkpoint_is_refused_and_not_run(tmp_path):
     with pytest.raises(ArtifactError, match=r"b.pt is not readable as a checkpoint"):
         FileKeeper(tmp_path / "b.pt", IDENTITY).load()
     torch.save({"version": 0}, tmp_path / "c.pt")
-    with pytest.raises(ArtifactError, match=r"c.pt is no checkpoint of version 1"):
+    with pytest.raises(ArtifactError, match=r"c.pt is no checkpoint of version 2"):
         FileKeeper(tmp_path / "c.pt", IDENTITY).load()
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adam_and_its_schedule_are_those_of_torch(decay):
+    torch.manual_seed(0)
+    own = [torch.nn.Parameter(torch.randn(4, 3, dtype=torch.float64)), torch.nn.Parameter(torch.randn(3))]
+    theirs = [torch.nn.Parameter(values.detach().clone()) for values in own]
+    adam = Adam(own, TrainOptions(0.03, patience=6, max_steps=100, weight_decay=decay))
+    groups = [{"params": theirs[:1], "weight_decay": decay}, {"params": theirs[1:]}]
+    reference = torch.optim.Adam(groups, lr=0.03, eps=ADAM_EPS)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(reference, factor=0.5, patience=3, threshold=0.0)
+    losses = [1.0, 0.5, *[0.6] * 5, 0.4, *[0.5] * 9]
+    for number, loss in enumerate(losses, 1):
+        for values in (own, theirs):
+            for parameter in values:
+                parameter.grad = None
+            (values[0].square().sum() + (values[0].sum(0) * values[1]).sin().sum()).backward()
+        adam.step(number)
+        reference.step()
+        adam.look(loss)
+        schedule.step(loss)
+        assert all(torch.equal(a, b) for a, b in zip(own, theirs, strict=True))
+        assert adam.state.rate == reference.param_groups[0]["lr"]
+    assert adam.state.rate == 0.03 / 8

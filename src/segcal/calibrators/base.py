@@ -114,8 +114,11 @@ class Calibrator(nn.Module, ABC):
         return None
 
     def scores_at(self, logits: Tensor, context: Tensor | None = None) -> Tensor:
-        """Return the scores ``(C, n)`` of single voxels, whose surroundings ``(K, n)`` are known if it sees them."""
-        return self.scores(logits[None])[0]
+        """Return the scores ``(C, n)`` of single voxels, whose surroundings ``(K, n)`` are known if it sees them.
+
+        They are right up to a number per voxel. Where no gradients are wanted, a fused kernel may make them.
+        """
+        return self.quick_scores(logits[None])[0]
 
     def reach(self, axes: int) -> tuple[int, ...] | None:
         """Return how far a voxel sees along each of `axes` axes of space; None if it sees the whole image."""

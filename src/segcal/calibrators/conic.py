@@ -38,6 +38,7 @@ from segcal.calibrators.surroundings import CONTEXTS, WORDS, check_contexts, hal
 from segcal.checks import check_count
 from segcal.errors import InputError
 from segcal.kernels import conic_numba, conic_torch
+from segcal.kernels.apply import apply_plan
 from segcal.kernels.plan import FusedPlan, on_host
 from segcal.numerics import winner
 from segcal.types import Context, Logits
@@ -149,7 +150,11 @@ class Conic(ConvexCalibrator):
 
     def scores_at(self, logits: Tensor, context: Tensor | None = None) -> Tensor:
         """Return the scores ``(C, n)`` of voxels whose surroundings are known."""
-        return self._mapped(logits[None], self._own_rows(context, logits.shape[1]).to(logits.dtype)[None])[0]
+        around = self._own_rows(context, logits.shape[1]).to(logits.dtype)[None]
+        who, plan = self._served(logits[None])
+        if who.by == "torch" or plan is None:
+            return self._mapped(logits[None], around)[0]
+        return apply_plan(who.by, plan, logits[None], around, normalises=False)[0]
 
     def _mapped(self, logits: Tensor, around: Tensor) -> Tensor:
         gaps = logits.amax(dim=1, keepdim=True) - logits

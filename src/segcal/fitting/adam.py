@@ -17,9 +17,10 @@ import copy
 import hashlib
 import io
 import json
+import math
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ from segcal.errors import ArtifactError, InputError
 
 # The default of 1e-8 would be of the size of the gradients behind a softplus near zero.
 ADAM_EPS = 1e-12
-VERSION = 1  # of the files that hold a state
+BETAS = 0.9, 0.999
+VERSION = 2  # of the files that hold a state
 LEARNING_RATE_FACTOR = 0.5
 SMALLEST_MIXTURE_WEIGHT = 1e-3
 
@@ -69,6 +71,51 @@ class Training:
     def steps(self) -> int:
         """Return how many rounds were made."""
         return len(self.curve) - 1
+
+
+@dataclass
+class AdamState:
+    """Moments of the gradients, the learning rate, the lowest loss, and how many readings in a row were not lower."""
+
+    first: list[Tensor]
+    second: list[Tensor]
+    rate: float
+    best: float = math.inf
+    waited: int = 0
+
+
+class Adam:
+    """Adam with a learning rate that falls on a plateau, as `torch.optim` has both.
+
+    The first use of that package imports the compiler of torch, which takes a second: longer than many a training here.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], options: TrainOptions) -> None:
+        self._parameters, self._options = parameters, options
+        first, second = ([torch.zeros_like(p, requires_grad=False) for p in parameters] for _ in range(2))
+        self.state = AdamState(first, second, options.learning_rate)
+
+    @torch.no_grad()
+    def step(self, number: int) -> None:
+        """Make the step of this number, from 1, along the gradients."""
+        state, (keep, keep_square) = self.state, BETAS
+        length, root = state.rate / (1 - keep**number), (1 - keep_square**number) ** 0.5
+        for parameter, first, second in zip(self._parameters, state.first, state.second, strict=True):
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if self._options.weight_decay and parameter.ndim > 1:
+                gradient = gradient.add(parameter, alpha=self._options.weight_decay)
+            first.lerp_(gradient, 1 - keep)
+            second.mul_(keep_square).addcmul_(gradient, gradient, value=1 - keep_square)
+            parameter.addcdiv_(first, (second.sqrt() / root).add_(ADAM_EPS), value=-length)
+
+    def look(self, loss: float) -> None:
+        """Take a reading of the validation loss: halve the learning rate after too many without a new best."""
+        state = self.state
+        state.best, state.waited = (loss, 0) if loss < state.best else (state.best, state.waited + 1)
+        if state.waited > self._options.patience // 2:
+            state.rate, state.waited = LEARNING_RATE_FACTOR * state.rate, 0
 
 
 class FileKeeper:
@@ -135,39 +182,32 @@ def train_rounds(
         keeper: where the state is kept after every round; a training that finds a state there goes on from it.
         report: takes the number of a round and its validation loss.
     """
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": options.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    adam = torch.optim.Adam(groups, lr=options.learning_rate, eps=ADAM_EPS)
-    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
-        adam, factor=LEARNING_RATE_FACTOR, patience=options.patience // 2, threshold=0.0
-    )
-    mean, kept, curve, steps = _resume(None if keeper is None else keeper.load(), parameters, adam, schedule)
+    adam = Adam(parameters, options)
+    mean, kept, curve, steps = _resume(None if keeper is None else keeper.load(), parameters, adam)
     if not curve:
         curve.append(validate())
     best_round = curve.index(min(curve))
     while len(curve) <= options.max_steps and len(curve) - 1 - best_round < options.patience:
         number = len(curve)
         for loss in losses(number):
-            adam.zero_grad()
+            for parameter in parameters:
+                parameter.grad = None
             loss.backward()
-            adam.step()
             steps += 1
+            adam.step(steps)
             for average, parameter in zip(mean, parameters, strict=True):
                 average.lerp_(parameter.detach(), 1 - min(options.average, steps / (steps + 9)))
         current = _copies(parameters)
         _set(parameters, mean)
         curve.append(validate())
-        schedule.step(curve[-1])
+        adam.look(curve[-1])
         if curve[-1] < curve[best_round]:
             best_round, kept = number, _copies(parameters)
         _set(parameters, current)
         report(number, curve[-1])
         if keeper is not None:
             tensors = {"parameters": current, "mean": mean, "kept": kept}
-            states = {"adam": adam.state_dict(), "schedule": schedule.state_dict()}
-            keeper.save(tensors | states | {"curve": curve, "steps": steps})
+            keeper.save(tensors | {"adam": vars(adam.state), "curve": curve, "steps": steps})
     _set(parameters, kept)
     return Training(
         curve[best_round], tuple(curve), ran_out_of_patience=len(curve) - 1 - best_round >= options.patience
@@ -175,15 +215,17 @@ def train_rounds(
 
 
 def _resume(
-    state: dict[str, Any] | None, parameters: Sequence[nn.Parameter], adam: Any, schedule: Any
+    state: dict[str, Any] | None, parameters: Sequence[nn.Parameter], adam: "Adam"
 ) -> tuple[list[Tensor], list[Tensor], list[float], int]:
     """Return the average, the best parameters, the curve and the steps so far, and set the rest, as a state has it."""
     if state is None:
         return _copies(parameters), _copies(parameters), [], 0
     _set(parameters, state["parameters"])
-    adam.load_state_dict(state["adam"])
-    schedule.load_state_dict(state["schedule"])
-    mean, kept = ([x.to(parameters[0].device) for x in state[name]] for name in ("mean", "kept"))
+    found = AdamState(**state["adam"])
+    first, second, mean, kept = (
+        [x.to(parameters[0].device) for x in own] for own in (found.first, found.second, state["mean"], state["kept"])
+    )
+    adam.state = replace(found, first=first, second=second)
     return mean, kept, list(state["curve"]), state["steps"]
 
 

@@ -42,7 +42,7 @@ from math import inf
 from statistics import fmean, median
 from typing import Literal, TypeAlias
 
-import scipy
+from scipy.special import stdtrit  # of Student's t: scipy.stats takes long to import
 
 from segcal.calibrators import CALIBRATORS, fits_in_memory, make_calibrator
 from segcal.calibrators.convex import Strengths
@@ -323,7 +323,7 @@ def _above_noise(found: Noise, errors: float = 1.0) -> bool:
 
 
 def _below_zero(found: Noise, groups: int) -> bool:
-    return found.error is not None and found.mean + float(scipy.stats.t.ppf(LEVEL, groups - 1)) * found.error < 0
+    return found.error is not None and found.mean + float(stdtrit(groups - 1, LEVEL)) * found.error < 0
 
 
 def harm(

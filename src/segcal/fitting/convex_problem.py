@@ -31,6 +31,8 @@ from segcal.kernels.affine_numba import temperature_terms
 
 # A first approach on few voxels need not be exact.
 COARSE_TOL = 1e-4
+# From this strength on the optimum is next to where the penalty leads, and needs no approach.
+STRONG = 1e3
 # That of a temperature uses every 16th voxel, or fewer: it keeps them, also where the voxels are streamed.
 COARSE_STRIDE = 16
 COARSE_VOXELS = 1 << 18
@@ -313,9 +315,10 @@ class Solver:
         problem = self.problem
         problem.set_strengths(strengths, self.inverse_temperature() if strengths.nu else 1.0)
         if self.theta is None:
-            coarse, self.theta = problem.coarse(), self.calibrator.theta().detach().double().cpu()
+            self.theta = self.calibrator.theta().detach().double().cpu()
             if strengths.nu:  # where the penalty leads to
                 self.theta = problem.anchor.expand_as(self.theta).clone()
+            coarse = problem.coarse() if strengths.nu < STRONG else None
             if coarse is not None:
                 self.theta = minimise(coarse, self.theta, problem.blocks, COARSE_TOL).theta
         method = trust_region.minimise if problem.large else minimise

@@ -26,6 +26,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.request import Request
 from segcal.fitting.voxels import Voxels, VoxelSource
+from segcal.kernels.worth_numba import case_sums
 from segcal.statistics.boundary import BAND_EDGES
 
 STEP_VALUES = 1 << 21
@@ -115,35 +116,24 @@ def measure(calibrator: Calibrator, held: VoxelSource, device: torch.device) -> 
 def _worth(calibrator: Calibrator, device: torch.device, case_id: str, batches: Iterable[Voxels]) -> Worth | None:
     calibrator = calibrator.to(device)
     total = weight = 0.0
-    gaps = torch.zeros(CASE_BINS, dtype=torch.float64)
-    bands = torch.zeros(3, len(BAND_EDGES) + 1, dtype=torch.float64)  # gap, distance, weight; the last is no band
+    gaps: np.ndarray = np.zeros(CASE_BINS)
+    bands: np.ndarray = np.zeros((3, len(BAND_EDGES)))  # gap, distance, weight
     for voxels in in_steps(batches, device):
-        log_probs = torch.log_softmax(calibrator.scores_at(voxels.logits, voxels.context), 0)
-        total += float((voxels.weight.double() * nll_of(log_probs, voxels.labels).double()).sum())
-        weight += float(voxels.weight.sum(dtype=torch.float64))
-        confidence, decided = log_probs.max(0)
-        gaps += gap_sums(confidence.exp(), decided == voxels.labels, voxels.weight, CASE_BINS)
-        if voxels.distance is not None:
-            gap = confidence.exp() - (decided == voxels.labels).to(confidence.dtype)
-            bands += _band_sums(gap, voxels.distance, voxels.weight)
+        scores = calibrator.scores_at(voxels.logits, voxels.context).cpu()
+        _, labels, own, _, distance = voxels.each(Tensor.cpu)
+        found = case_sums(scores, labels, own, distance, CASE_BINS, BAND_EDGES[1:])
+        total, gaps, bands = total + found[0], gaps + found[1], bands + found[2]
+        weight += float(own.sum(dtype=torch.float64))
     if not weight:
         return None
-    return Worth(total / weight, float(gaps.abs().sum()) / weight, _boundary_error(bands[:, :-1]))
+    return Worth(total / weight, float(np.abs(gaps).sum()) / weight, _boundary_error(bands))
 
 
-def _band_sums(gap: Tensor, distance: Tensor, weight: Tensor) -> Tensor:
-    """Return the sums of gap, distance and weight in each band of distance; the last is of infinite ones."""
-    edges = torch.tensor([*BAND_EDGES[1:], torch.inf], device=distance.device)
-    number = torch.searchsorted(edges, distance, right=True)
-    terms = torch.stack([gap, torch.where(distance.isinf(), 0.0, distance), torch.ones_like(gap)]) * weight
-    return torch.zeros(3, len(edges) + 1, dtype=torch.float64).index_add(1, number.cpu(), terms.double().cpu())
-
-
-def _boundary_error(bands: Tensor) -> float | None:
+def _boundary_error(bands: np.ndarray) -> float | None:
     """Return the BA-ECE of sums per band; None if all are empty."""
     gap, distance, mass = bands[:, bands[2] > 0]
     share = 1 / (1 + distance / mass)
-    return float((share * (gap / mass).abs()).sum() / share.sum()) if len(mass) else None
+    return float((share * np.abs(gap / mass)).sum() / share.sum()) if len(mass) else None
 
 
 def noise(values: Sequence[float], groups: Sequence[str], folds: int) -> Noise:

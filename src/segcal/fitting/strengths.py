@@ -86,11 +86,11 @@ def at(strength: float, fixed: Fixed) -> Strengths:
 def walk(request: Request, fixed: Fixed, parts: Iterable[Fold]) -> Walk | None:
     """Measure the strengths of the path on the held-out cases of these folds and choose; None if there are none."""
     worth: Measured = {}
-    folds: list[_FoldWalk] = []
+    folds: list[FoldWalk] = []
     may_end = not isinstance(request.cases, RegionView)
     path: Sequence[float] = STRENGTHS if may_end else REGION_STRENGTHS
     for fold in parts:
-        folds.append(_FoldWalk(request, fold, fixed))
+        folds.append(FoldWalk(request, fold, fixed))
         tried = folds[-1].walk(path, may_end and len(folds) == 1)
         _add(worth, tried)
         path = list(tried)  # where the first fold ended, the others end
@@ -117,11 +117,11 @@ def measured(request: Request, fixed: Fixed, parts: Iterable[Fold], path: Sequen
     """Return what the held-out cases of these folds say of each strength, strongest first."""
     worth: Measured = {}
     for fold in parts:
-        _add(worth, _FoldWalk(request, fold, fixed).walk(path, may_end=False))
+        _add(worth, FoldWalk(request, fold, fixed).walk(path, may_end=False))
     return worth
 
 
-class _FoldWalk:
+class FoldWalk:
     """One fold: a solver on what it learns from, which goes on from the last strength, and what is held out."""
 
     def __init__(self, request: Request, fold: Fold, fixed: Fixed) -> None:
@@ -129,16 +129,20 @@ class _FoldWalk:
         self._solver = Solver(copy.deepcopy(request.calibrator), fold.learn, request)
         self._found: dict[float, Tensor] = {}
 
+    def measured_at(self, strength: float) -> dict[str, Worth]:
+        """Return what the held-out cases say of one strength, from the solution at the next stronger one, if any."""
+        if stronger := [other for other in self._found if other > strength]:
+            self._solver.theta = self._found[min(stronger)]
+        self._found[strength] = self._solver.solve(at(strength, self._fixed), PATH_TOL).theta
+        self._solver.calibrator.set_theta(self._found[strength])
+        return measure(self._solver.calibrator, self._held, self._request.device)
+
     def walk(self, path: Sequence[float], may_end: bool) -> Measured:
         """Return what the held-out cases say of each strength, as far as the path was walked."""
         tried: Measured = {}
         means: list[float] = []
         for strength in path:
-            if stronger := [other for other in self._found if other > strength]:
-                self._solver.theta = self._found[min(stronger)]
-            self._found[strength] = self._solver.solve(at(strength, self._fixed), PATH_TOL).theta
-            self._solver.calibrator.set_theta(self._found[strength])
-            tried[strength] = measure(self._solver.calibrator, self._held, self._request.device)
+            tried[strength] = self.measured_at(strength)
             means.append(mean_over_cases(tried[strength]))
             self._request.report(f"strength {strength:g}: held-out NLL {means[-1]:.5f}")
             best = min(tried, key=lambda each: mean_over_cases(tried[each]))

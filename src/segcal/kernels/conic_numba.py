@@ -16,10 +16,13 @@ import numpy as np
 from numba import njit
 from torch import Tensor, from_numpy
 
+from segcal.kernels.exponential import fast_exp
 from segcal.kernels.loops import compiled, in_parts
 
 # Classes with a probability below this have no curvature that a step could use.
 NO_CURVATURE = 1e-5
+# Voxels whose exponentials are taken side by side.
+TILE = 64
 
 
 def likelihood(
@@ -60,19 +63,23 @@ def hessian(
     made = np.eye(nodes) if spread is None else spread.contiguous().numpy()
     shared = (1 + int(counts.sum())) * nodes
     size = shared + (len(rows) - shared // nodes) * made.shape[1]
-    voxels = positions.numpy(), weight.numpy()
+    x, masses = positions.numpy(), weight.numpy()
+    cell = np.zeros(x.shape[1], np.int64)
+    for count, row in zip(hats, x[classes:], strict=True):
+        cell = cell * count + np.minimum(row.astype(np.int64), count - 2)
+    order = np.argsort(cell, kind="stable")
 
     def add(begin: int, end: int) -> np.ndarray:
         part = np.zeros((size, size))
-        _hessian(*voxels, own, made, classes, counts, begin, end, part)
+        _hessian(x, masses, order, cell, own, made, classes, counts, begin, end, part)
         return part
 
     first, *others = in_parts(add, positions.shape[1])
     for part in others:
         first += part
     first[:shared, shared:] = first[shared:, :shared].T
-    lower = np.tril_indices(size, -1)
-    first[lower] = first.T[lower]
+    upper = np.triu(first)
+    first = upper + np.triu(upper, 1).T
     return from_numpy(first)
 
 
@@ -92,10 +99,11 @@ def _shared(x, v, classes, hats, rows, index, share, curve):  # type: ignore[no-
             index[found], share[found] = first + left + 1, rest
             found += 1
         first += hats[c]
-    for m in range(rows.shape[1]):
-        curve[m] = 0.0
-        for r in range(found):
-            curve[m] += share[r] * rows[index[r], m]
+    curve[:] = 0.0
+    for r in range(found):
+        row = rows[index[r]]
+        for m in range(len(row)):
+            curve[m] += share[r] * row[m]
     return found
 
 
@@ -108,8 +116,11 @@ def _own_row(rows, base, classes, winner, k):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _drops(x, v, classes, base, rows, curve, node, rest, drop):  # type: ignore[no-untyped-def]
-    """Find where every class stands and how far it drops below the winner, which is returned."""
+def _drops(x, v, classes, base, rows, curve, t, node, rest, drop):  # type: ignore[no-untyped-def]
+    """Find where every class of voxel v, the t-th of its tile, stands, and how far it drops below the winner.
+
+    Return the winner, which has node -1.
+    """
     winner = 0
     for k in range(classes):
         if x[k, v] < 0:
@@ -117,7 +128,7 @@ def _drops(x, v, classes, base, rows, curve, node, rest, drop):  # type: ignore[
     for k in range(classes):
         where = x[k, v]
         if k == winner:
-            node[k], rest[k], drop[k] = -1, 0.0, 0.0
+            node[k, t], rest[k, t], drop[k, t] = -1, 0.0, 0.0
             continue
         m = min(int(where), rows.shape[1] - 2)
         a = where - m
@@ -126,53 +137,65 @@ def _drops(x, v, classes, base, rows, curve, node, rest, drop):  # type: ignore[
         if own >= 0:
             low += rows[own, m]
             high += rows[own, m + 1]
-        node[k], rest[k], drop[k] = m, a, low + a * (high - low)
+        node[k, t], rest[k, t], drop[k, t] = m, a, low + a * (high - low)
     return winner
 
 
 @njit(inline="always")
-def _exponentials(drop, classes):  # type: ignore[no-untyped-def]
-    """Replace drops by probabilities, and return the sum of exponentials."""
-    total = 0.0
-    for k in range(classes):
-        drop[k] = np.exp(-drop[k])
-        total += drop[k]
-    for k in range(classes):
-        drop[k] /= total
-    return total
+def _exponentials(drop, total, size):  # type: ignore[no-untyped-def]
+    """Replace the drops of a tile by probabilities, and set the sums of exponentials."""
+    total[:size] = 0.0
+    for k in range(len(drop)):
+        row = drop[k]
+        for t in range(size):
+            row[t] = fast_exp(-row[t])
+            total[t] += row[t]
+    for k in range(len(drop)):
+        row = drop[k]
+        for t in range(size):
+            row[t] /= total[t]
 
 
 @compiled
 def _likelihood(x, target, weight, rows, classes, hats, start, stop, gradient):  # type: ignore[no-untyped-def]
     nodes, base = rows.shape[1], 1 + hats.sum()
-    index, share = np.zeros(2 * len(hats) + 1, np.int64), np.zeros(2 * len(hats) + 1)
+    index, share = np.zeros((TILE, 2 * len(hats) + 1), np.int64), np.zeros((TILE, 2 * len(hats) + 1))
+    found, winner, own, total = np.zeros(TILE, np.int64), np.zeros(TILE, np.int64), np.zeros(TILE), np.zeros(TILE)
     curve, push = np.zeros(nodes), np.zeros(nodes)
-    node, rest, drop = np.zeros(classes, np.int64), np.zeros(classes), np.zeros(classes)
+    node, rest, drop = np.zeros((classes, TILE), np.int64), np.zeros((classes, TILE)), np.zeros((classes, TILE))
     value = 0.0
-    for v in range(start, stop):
-        found = _shared(x, v, classes, hats, rows, index, share, curve)
-        winner = _drops(x, v, classes, base, rows, curve, node, rest, drop)
-        value += weight[v] * drop[target[v]]
-        value += weight[v] * np.log(_exponentials(drop, classes))  # which become probabilities
-        push[:] = 0.0
-        for k in range(classes):
-            if node[k] >= 0:
-                residual = weight[v] * ((k == target[v]) - drop[k])
-                left, right = residual * (1 - rest[k]), residual * rest[k]
-                push[node[k]] += left
-                push[node[k] + 1] += right
-                own = _own_row(rows, base, classes, winner, k)
-                if own >= 0:
-                    gradient[own, node[k]] += left
-                    gradient[own, node[k] + 1] += right
-        for r in range(found):
-            for m in range(nodes):
-                gradient[index[r], m] += share[r] * push[m]
+    for begin in range(start, stop, TILE):
+        size = min(TILE, stop - begin)
+        for t in range(size):
+            v = begin + t
+            found[t] = _shared(x, v, classes, hats, rows, index[t], share[t], curve)
+            winner[t] = _drops(x, v, classes, base, rows, curve, t, node, rest, drop)
+            own[t] = drop[target[v], t]
+        _exponentials(drop, total, size)  # which become probabilities
+        for t in range(size):
+            v = begin + t
+            value += weight[v] * (own[t] + np.log(total[t]))
+            push[:] = 0.0
+            for k in range(classes):
+                m = node[k, t]
+                if m >= 0:
+                    residual = weight[v] * ((k == target[v]) - drop[k, t])
+                    left, right = residual * (1 - rest[k, t]), residual * rest[k, t]
+                    push[m] += left
+                    push[m + 1] += right
+                    place = _own_row(rows, base, classes, winner[t], k)
+                    if place >= 0:
+                        gradient[place, m] += left
+                        gradient[place, m + 1] += right
+            for r in range(found[t]):
+                row = gradient[index[t, r]]
+                for m in range(nodes):
+                    row[m] += share[t, r] * push[m]
     return value
 
 
 @njit(inline="always")
-def _moments(classes, node, rest, probs, mean, bend, touched):  # type: ignore[no-untyped-def]
+def _moments(classes, t, node, rest, probs, mean, bend, touched):  # type: ignore[no-untyped-def]
     """Set the mean of a voxel's nodes and its matrix of second moments about it; classes without curvature go.
 
     Return how many nodes are touched, and list them: all others have zeros, and of most voxels there are few.
@@ -180,15 +203,15 @@ def _moments(classes, node, rest, probs, mean, bend, touched):  # type: ignore[n
     mean[:] = 0.0
     bend[:] = 0.0
     for k in range(classes):
-        if node[k] >= 0 and probs[k] < NO_CURVATURE:
-            node[k] = -1
-        if node[k] >= 0:
-            m, left, right = node[k], probs[k] * (1 - rest[k]), probs[k] * rest[k]
+        if node[k, t] >= 0 and probs[k, t] < NO_CURVATURE:
+            node[k, t] = -1
+        if node[k, t] >= 0:
+            m, left, right = node[k, t], probs[k, t] * (1 - rest[k, t]), probs[k, t] * rest[k, t]
             mean[m] += left
             mean[m + 1] += right
-            bend[m, m] += left * (1 - rest[k])
-            bend[m, m + 1] += left * rest[k]
-            bend[m + 1, m + 1] += right * rest[k]
+            bend[m, m] += left * (1 - rest[k, t])
+            bend[m, m + 1] += left * rest[k, t]
+            bend[m + 1, m + 1] += right * rest[k, t]
     count = 0
     for m in range(len(mean)):
         if mean[m] != 0.0:
@@ -197,82 +220,160 @@ def _moments(classes, node, rest, probs, mean, bend, touched):  # type: ignore[n
     for i in range(count):
         m = touched[i]
         for j in range(i, count):
-            n = touched[j]
-            bend[m, n] -= mean[m] * mean[n]
-            bend[n, m] = bend[m, n]
+            bend[m, touched[j]] -= mean[m] * mean[touched[j]]
     return count
 
 
 @njit(inline="always")
-def _add_shared(weight, found, index, share, bend, touched, count, hessian):  # type: ignore[no-untyped-def]
-    """Add the part of rows that all classes share; their indices increase."""
-    nodes = len(bend)
-    for r in range(found):
-        for s in range(r, found):
-            both = weight * share[r] * share[s]
-            for i in range(count):
-                row = index[r] * nodes + touched[i]
-                for j in range(count):
-                    hessian[row, index[s] * nodes + touched[j]] += both * bend[touched[i], touched[j]]
+def _enter(x, v, classes, hats, rows, index, local):  # type: ignore[no-untyped-def]
+    """Find the shared rows of the cell in which a voxel stands, and their sum as a linear function of its shares."""
+    index[0], first = 0, 1
+    local[0] = rows[0]
+    for c in range(len(hats)):
+        left = first + min(int(x[classes + c, v]), hats[c] - 2)
+        index[2 * c + 1], index[2 * c + 2] = left, left + 1
+        local[0] += rows[left]
+        local[c + 1] = rows[left + 1] - rows[left]
+        first += hats[c]
 
 
 @njit(inline="always")
-def _add_mixed(  # type: ignore[no-untyped-def]
-    mass, found, index, share, node, rest, mean, touched, count, place, hessian
-):
-    """Add the part between one number of a class and the shared rows."""
-    nodes = len(mean)
-    for r in range(found):
-        first = index[r] * nodes
-        for i in range(count):
-            hessian[place, first + touched[i]] -= mass * share[r] * mean[touched[i]]
-        hessian[place, first + node] += mass * share[r] * (1 - rest)
-        hessian[place, first + node + 1] += mass * share[r] * rest
-
-
-@njit(inline="always")
-def _of_classes(rows, base, classes, winner, node, rest, spread, starts, slopes):  # type: ignore[no-untyped-def]
-    """Find where the numbers of each class begin, and how its drop changes with each."""
+def _of_classes(rows, base, classes, winner, t, node, rest, spread, starts, place, owner, slope):  # type: ignore[no-untyped-def]
+    """List the numbers of classes that a voxel depends on: place, class, and how its drop changes; return how many."""
+    groups, count = spread.shape[1], 0
     for k in range(classes):
-        if node[k] >= 0:
-            own = _own_row(rows, base, classes, winner, k) - base
-            starts[k] = base * rows.shape[1] + own * spread.shape[1]
-            for g in range(spread.shape[1]):
-                slopes[k, g] = (1 - rest[k]) * spread[node[k], g] + rest[k] * spread[node[k] + 1, g]
+        starts[k] = count
+        m = node[k, t]
+        if m >= 0:
+            first = (_own_row(rows, base, classes, winner, k) - base) * groups
+            for g in range(groups):
+                change = (1 - rest[k, t]) * spread[m, g] + rest[k, t] * spread[m + 1, g]
+                if change != 0.0:
+                    place[count], owner[count], slope[count] = first + g, k, change
+                    count += 1
+    starts[classes] = count
+    return count
 
 
 @njit(inline="always")
-def _add_own(mass, k, place, starts, slopes, classes, node, probs, hessian):  # type: ignore[no-untyped-def]
-    """Add the part between one number of class k and the numbers of all classes."""
-    for j in range(classes):
-        if node[j] >= 0:
-            change = mass * ((j == k) - probs[j])
-            for h in range(slopes.shape[1]):
-                if slopes[j, h] != 0.0 and place <= starts[j] + h:
-                    hessian[place, starts[j] + h] += change * slopes[j, h]
+def _add_shared(weight, u, bend, touched, count, products):  # type: ignore[no-untyped-def]
+    """Add the second moments of nodes, times every product of two of `u`."""
+    for i in range(count):
+        for j in range(i, count):
+            row, change = products[touched[i], touched[j]], weight * bend[touched[i], touched[j]]
+            p = 0
+            for a in range(len(u)):
+                for b in range(a, len(u)):
+                    row[p] += change * u[a] * u[b]
+                    p += 1
+
+
+@njit(inline="always")
+def _add_mixed(mass, u, row, node, rest, mean, touched, count):  # type: ignore[no-untyped-def]
+    """Add the part between one number of a class and shared nodes, times each of `u`."""
+    for i in range(count):
+        change = mass * mean[touched[i]]
+        for p in range(len(u)):
+            row[touched[i], p] -= change * u[p]
+    for p in range(len(u)):
+        row[node, p] += mass * (1 - rest) * u[p]
+        row[node + 1, p] += mass * rest * u[p]
+
+
+@njit(inline="always")
+def _add_own(mass, i, count, end, place, owner, slope, t, probs, row):  # type: ignore[no-untyped-def]
+    """Add the part between one number of a class and those from it on; those of its class end at `end`."""
+    for j in range(i, end):
+        row[place[j]] += mass * slope[j]
+    for j in range(i, count):
+        row[place[j]] -= mass * probs[owner[j], t] * slope[j]
+
+
+@njit(inline="always")
+def _to_rows(values, out):  # type: ignore[no-untyped-def]
+    """Turn sums over voxels times `u` into sums times the shares of rows: 1, and of each context 1 - u and u."""
+    out[0] = values[0]
+    for c in range(1, len(values)):
+        out[2 * c - 1], out[2 * c] = values[0] - values[c], values[c]
+
+
+@njit(inline="always")
+def _leave(index, products, mixed, square, half, both, hessian):  # type: ignore[no-untyped-def]
+    """Add what was gathered in a cell to the rows between which its voxels stand, and clear it."""
+    nodes, size = products.shape[0], len(square)
+    for m in range(nodes):
+        for n in range(m, nodes):
+            p = 0
+            for a in range(size):
+                for b in range(a, size):
+                    square[a, b] = square[b, a] = products[m, n, p]
+                    p += 1
+            for a in range(size):
+                _to_rows(square[a], half[a])
+            for r in range(len(index)):
+                _to_rows(half[:, r], both[r])
+                for s in range(r, len(index)):
+                    hessian[index[r] * nodes + m, index[s] * nodes + n] += both[r, s]
+                    if r < s and m < n:
+                        hessian[index[r] * nodes + n, index[s] * nodes + m] += both[r, s]
+    products[:] = 0.0
+    shared = len(hessian) - len(mixed)
+    for q in range(len(mixed)):
+        for m in range(nodes):
+            if mixed[q, m, 0] != 0.0:
+                _to_rows(mixed[q, m], both[0])
+                for r in range(len(index)):
+                    hessian[shared + q, index[r] * nodes + m] += both[0, r]
+    mixed[:] = 0.0
 
 
 @compiled
-def _hessian(x, weight, rows, spread, classes, hats, start, stop, hessian):  # type: ignore[no-untyped-def]
-    """Add to the upper triangle; between numbers of classes, which come last, and shared rows, to the lower one."""
-    nodes, base, groups = rows.shape[1], 1 + hats.sum(), spread.shape[1]
-    index, share = np.zeros(2 * len(hats) + 1, np.int64), np.zeros(2 * len(hats) + 1)
-    curve, mean, bend = np.zeros(nodes), np.zeros(nodes), np.zeros((nodes, nodes))
-    node, rest, probs = np.zeros(classes, np.int64), np.zeros(classes), np.zeros(classes)
-    touched, starts, slopes = np.zeros(nodes, np.int64), np.zeros(classes, np.int64), np.zeros((classes, groups))
-    for v in range(start, stop):
-        found = _shared(x, v, classes, hats, rows, index, share, curve)
-        winner = _drops(x, v, classes, base, rows, curve, node, rest, probs)
-        _exponentials(probs, classes)
-        count = _moments(classes, node, rest, probs, mean, bend, touched)
-        _add_shared(weight[v], found, index, share, bend, touched, count, hessian)
-        if len(rows) == base:
-            continue
-        _of_classes(rows, base, classes, winner, node, rest, spread, starts, slopes)
-        for k in range(classes):
-            if node[k] >= 0:
-                for g in range(groups):
-                    if slopes[k, g] != 0.0:
-                        mass, place = weight[v] * probs[k] * slopes[k, g], starts[k] + g
-                        _add_mixed(mass, found, index, share, node[k], rest[k], mean, touched, count, place, hessian)
-                        _add_own(mass, k, place, starts, slopes, classes, node, probs, hessian)
+def _hessian(x, weight, order, cell, rows, spread, classes, hats, start, stop, hessian):  # type: ignore[no-untyped-def]
+    """Add to the upper triangle; between numbers of classes, which come last, and shared rows, to the lower one.
+
+    Voxels come cell by cell: in one the shares of rows are linear in few numbers u, and what is gathered is sums of
+    products of these, which are fewer than those of rows.
+    """
+    nodes, base, groups, size = rows.shape[1], 1 + hats.sum(), spread.shape[1], len(hats) + 1
+    shared = base * nodes
+    index, local = np.zeros(2 * size - 1, np.int64), np.zeros((size, nodes))
+    products, mixed = np.zeros((nodes, nodes, size * (size + 1) // 2)), np.zeros((len(hessian) - shared, nodes, size))
+    square, half, both = np.zeros((size, size)), np.zeros((size, 2 * size - 1)), np.zeros((2 * size - 1, 2 * size - 1))
+    curve, mean, bend, touched = np.zeros(nodes), np.zeros(nodes), np.zeros((nodes, nodes)), np.zeros(nodes, np.int64)
+    node, rest, probs = np.zeros((classes, TILE), np.int64), np.zeros((classes, TILE)), np.zeros((classes, TILE))
+    shares, winner, total = np.ones((TILE, size)), np.zeros(TILE, np.int64), np.zeros(TILE)
+    starts, slope = np.zeros(classes + 1, np.int64), np.zeros(classes * groups)
+    place, owner = np.zeros(classes * groups, np.int64), np.zeros(classes * groups, np.int64)
+    begin = start
+    while begin < stop:
+        end = begin + 1
+        while end < min(stop, begin + TILE) and cell[order[end]] == cell[order[begin]]:
+            end += 1
+        _enter(x, order[begin], classes, hats, rows, index, local)
+        for t in range(end - begin):
+            v = order[begin + t]
+            for c in range(len(hats)):
+                where = x[classes + c, v]
+                shares[t, c + 1] = where - min(int(where), hats[c] - 2)
+            curve[:] = 0.0
+            for p in range(size):
+                for m in range(nodes):
+                    curve[m] += shares[t, p] * local[p, m]
+            winner[t] = _drops(x, v, classes, base, rows, curve, t, node, rest, probs)
+        _exponentials(probs, total, end - begin)
+        for t in range(end - begin):
+            u, own_weight = shares[t], weight[order[begin + t]]
+            found = _moments(classes, t, node, rest, probs, mean, bend, touched)
+            _add_shared(own_weight, u, bend, touched, found, products)
+            if len(rows) == base:
+                continue
+            count = _of_classes(rows, base, classes, winner[t], t, node, rest, spread, starts, place, owner, slope)
+            for i in range(count):
+                k = owner[i]
+                mass = own_weight * probs[k, t] * slope[i]
+                _add_mixed(mass, u, mixed[place[i]], node[k, t], rest[k, t], mean, touched, found)
+                row = hessian[shared + place[i], shared:]
+                _add_own(mass, i, count, starts[k + 1], place, owner, slope, t, probs, row)
+        if end == stop or cell[order[end]] != cell[order[begin]]:
+            _leave(index, products, mixed, square, half, both, hessian)
+        begin = end
