@@ -74,6 +74,7 @@ REGISTRIES = {
 READ = ("predictions", "--kind", "logits")
 LABELLED = ("predictions", "labels", "--kind", "logits")
 CALLS = {
+    "fit of members": ("fit", "predictions", "others", "labels", "--kind", "logits", "-o", "both"),
     "fit": ("fit", *LABELLED, "-o", "calibrator"),
     "evaluate": ("evaluate", *LABELLED, "--calibrator", "calibrator"),
     "apply": ("apply", "calibrator", *READ, "-o", "calibrated"),
@@ -81,7 +82,7 @@ CALLS = {
     "benchmark": ("benchmark", "protocol.toml", "-o", "results"),
 }
 WALKED = ("benchmark", "fit", "evaluate")
-OPENED = ("fit", "evaluate", "apply", "trust")
+OPENED = ("fit", "evaluate", "apply", "trust", "fit of members")
 # Looked up on a walk, and not walked through.
 LOWEST = re.compile(r"(names|version|errors|types|atomic|parent|checks|numerics|target|documents)\.py|kernels/")
 
@@ -272,7 +273,7 @@ def _opened(arguments: Sequence[str]) -> Counter[str]:
         names = ["/".join(Path(path).parts[-2:]) for path in _SEEN]
     finally:
         _SEEN = None
-    return Counter(name for name in names if re.fullmatch(r"(predictions|labels)/case_\d+\.npy", name))
+    return Counter(name for name in names if re.fullmatch(r"(predictions|others|labels)/case_\d+\.npy", name))
 
 
 @contextlib.contextmanager
@@ -286,11 +287,13 @@ def _small_world() -> Iterator[None]:
 def _make_files() -> None:
     """Write small cases and a protocol into the working folder."""
     rng = np.random.default_rng(0)
-    for name in ("predictions", "labels"):
+    for name in ("predictions", "others", "labels"):
         Path(name).mkdir()
     for number in range(8):
         logits = 4 * rng.normal(size=(3, 20, 24)).astype("float32")
         np.save(f"predictions/case_{number}.npy", logits)
+        others = logits + np.random.default_rng([1, number]).normal(size=logits.shape)
+        np.save(f"others/case_{number}.npy", others.astype("float32"))
         np.save(f"labels/case_{number}.npy", (logits / 3 + rng.gumbel(size=logits.shape)).argmax(0).astype("uint8"))
     Path("protocol.toml").write_text(
         "repeats = 1\npipelines = ["

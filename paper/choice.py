@@ -32,8 +32,8 @@ from segcal.fitting.choice import Decision, candidates
 from segcal.fitting.comparison import compare
 from segcal.fitting.division import group_names
 from segcal.fitting.fit import fit_to
+from segcal.fitting.sample import SampledVoxels
 from segcal.fitting.scores import Worth, measure, noise, paired
-from segcal.fitting.voxels import SampledVoxels
 
 
 class Division(NamedTuple):

@@ -47,8 +47,9 @@ from segcal.fitting.division import group_names
 from segcal.fitting.evidence import _case_sums
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import FitData
+from segcal.fitting.sample import SampledVoxels
 from segcal.fitting.scores import Worth, measure, noise, paired
-from segcal.fitting.voxels import SampledVoxels, VoxelSource
+from segcal.fitting.voxels import VoxelSource
 
 POOLINGS = ("mean_probs", "mean_logits")
 CPU = torch.device("cpu")

@@ -26,6 +26,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case, Cases
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.fitting.artifact import load, save
+from segcal.numerics import winner
 from segcal.pooling import pool_members
 from segcal.trust.estimates import SumTable
 from segcal.trust.sums import sum_case
@@ -77,7 +78,7 @@ def collect(cases: Cases, calibrators: dict[str, Calibrator], how: str | None) -
         logits, disagreement = pool_members(members, "mean_logits", disagreement=True)
         case = Case(case.id, logits, case.labels, case.mask, case.spacing, None, case.group, False, disagreement)
         for stage, calibrator in calibrators.items():
-            sums[stage].append(sum_case(calibrator, case, members))
+            sums[stage].append(sum_case(calibrator, case, [winner(each, axis=0) for each in members]))
             rated[stage].append(peers(case, calibrator))
         print(f"\r{number + 1} of {len(cases)}", end="", flush=True)
     out: dict[str, np.ndarray] = {}

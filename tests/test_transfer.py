@@ -8,7 +8,7 @@ import pytest
 from paper import transfer, transfer_rows
 from segcal import ArrayCases
 from segcal.fitting import choice
-from segcal.fitting.voxels import SampledVoxels
+from segcal.fitting.sample import SampledVoxels
 
 
 @pytest.fixture(scope="module")

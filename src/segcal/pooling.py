@@ -15,7 +15,8 @@ Members are consumed one at a time: two of them are in memory at most, however m
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,59 +31,71 @@ from segcal.types import Logits
 # Values that are taken from a member at a time: what is made of them stays in the cache. Tiles are whole vectors of any
 # processor, since what is left at the end of a row is rounded otherwise.
 TILE_VALUES, VECTOR = 1 << 17, 1 << 10
+# Logarithms below it belong to probabilities that are zero.
+LEAST, TILE_VOXELS = -1000.0, 1 << 14
 
 
-def single(members: Iterable[Tensor]) -> Tensor:
-    """Return the only member."""
-    iterator = iter(members)
-    first = next(iterator)
-    if next(iterator, None) is not None:
-        raise InputError(
-            "members has more than one member, but pooling 'single' takes one. Choose mean_logits or mean_probs."
-        )
-    return first
+class Running(ABC):
+    """A pooling under way: it takes one member ``(classes, n)`` after the other."""
+
+    total: Tensor
+
+    @abstractmethod
+    def add(self, member: Tensor, canonical: Tensor, count: int) -> None:
+        """Add a member, and the same less its free energy; `count` came before it."""
+
+    def result(self, count: int) -> Tensor:
+        """Return what so many members are pooled into."""
+        return self.total
 
 
-def mean_logits(members: Iterable[Tensor]) -> Tensor:
-    """Return the mean of the members' logits."""
-    total: Tensor | None = None
-    count = 0
-    for member in members:
-        total = member.clone() if total is None else total.add_(member)
-        count += 1
-    assert total is not None
-    return total.div_(count)
+class Single(Running):
+    """The only member."""
+
+    def add(self, member: Tensor, canonical: Tensor, count: int) -> None:
+        """Take the member, and refuse another."""
+        if count:
+            raise InputError(
+                "members has more than one member, but pooling 'single' takes one. Choose mean_logits or mean_probs."
+            )
+        self.total = member
 
 
-def mean_probs(members: Iterable[Tensor]) -> Tensor:
-    """Return the log of the mean of the members' probabilities; no gradient comes back through it."""
-    total: Tensor | None = None
-    room: Tensor | None = None
-    count = 0
-    for member in members:
-        flat = member.detach().reshape(len(member), -1)
-        own = torch.empty_like(flat, memory_format=torch.contiguous_format) if room is None else room
-        step = VECTOR * max(1, TILE_VALUES // (VECTOR * len(flat)))
-        for part, place in zip(flat.split(step, dim=1), own.split(step, dim=1), strict=True):
-            place.copy_(canonical_logits(part, axis=0))
-        if total is None:
-            total = own
+class MeanLogits(Running):
+    """The mean of the members' logits."""
+
+    def add(self, member: Tensor, canonical: Tensor, count: int) -> None:
+        """Add the logits."""
+        self.total = self.total.add_(member) if count else member.clone()
+
+    def result(self, count: int) -> Tensor:
+        """Divide the sum."""
+        return self.total.div_(count)
+
+
+class MeanProbs(Running):
+    """The log of the mean of the members' probabilities; no gradient comes back through it."""
+
+    def add(self, member: Tensor, canonical: Tensor, count: int) -> None:
+        """Add the probabilities."""
+        if count:
+            torch.logaddexp(self.total, canonical, out=self.total)
         else:
-            room = own  # for the next member
-            torch.logaddexp(total, own, out=total)
-        shape, count = member.shape, count + 1
-    assert total is not None
-    return total.sub_(math.log(count)).reshape(shape)
+            self.total = canonical.clone()
+
+    def result(self, count: int) -> Tensor:
+        """Divide the sum."""
+        return self.total.sub_(math.log(count))
 
 
 # Not a pooling but the wish to have it chosen, which only a comparison can do; and those among which it chooses.
 BEST = "best"
 POOLED = ("mean_probs", "mean_logits")
 
-POOLINGS: dict[str, Callable[[Iterable[Tensor]], Tensor]] = {
-    "single": single,
-    "mean_logits": mean_logits,
-    "mean_probs": mean_probs,
+POOLINGS: dict[str, type[Running]] = {
+    "single": Single,
+    "mean_logits": MeanLogits,
+    "mean_probs": MeanProbs,
 }
 
 
@@ -121,25 +134,47 @@ def pool_members(members: Iterable[Logits], how: str, disagreement: bool = False
     >>> pool_members([torch.tensor([90.0, 0]), torch.tensor([0, 90.0])], "mean_logits", disagreement=True)
     (tensor([45., 45.]), tensor(0.6931))
     """
-    rule, checked = POOLINGS[check_pooling(how)], _checked(members)
-    if not disagreement:
-        return rule(checked), None
-    seen = _Disagreement()
-    return rule(seen.watch(checked)), seen.result()
+    (pooled,), information = pool_each(members, [how], disagreement)
+    return pooled, information
 
 
-def pool_regions(members: Iterable[Logits], how: str, disagreement: bool = False) -> tuple[Logits, Tensor | None]:
-    """Pool logits ``(regions, *space)`` of sigmoids as :func:`pool_members` does: each region by itself.
+def pool_each(
+    members: Iterable[Logits], hows: Sequence[str], disagreement: bool = False
+) -> tuple[list[Logits], Tensor | None]:
+    """Pool members in several ways at once, as :func:`pool_members` does in each."""
+    running, seen = [POOLINGS[check_pooling(how)]() for how in hows], _Disagreement()
+    canonical_too = disagreement or any(isinstance(each, MeanProbs) for each in running)
+    count, room = 0, torch.empty(0)
+    for member in _checked(members):
+        flat, shape = member.reshape(len(member), -1), member.shape
+        if canonical_too:
+            room = torch.empty_like(flat, memory_format=torch.contiguous_format) if not count else room
+            step = VECTOR * max(1, TILE_VALUES // (VECTOR * len(flat)))
+            for part, own in zip(flat.detach().split(step, dim=1), room.split(step, dim=1), strict=True):
+                own.copy_(canonical_logits(part, axis=0))
+        for each in running:
+            each.add(flat, room, count)
+        if disagreement:
+            seen.add(room)
+        count += 1
+        del member, flat
+    return [each.result(count).reshape(shape) for each in running], seen.result(shape[1:])
+
+
+def pool_regions(
+    members: Iterable[Logits], hows: Sequence[str], disagreement: bool = False
+) -> tuple[list[Logits], Tensor | None]:
+    """Pool logits ``(regions, *space)`` of sigmoids as :func:`pool_each` does: each region by itself.
 
     Off and on are its two classes, with the logits 0 and z; disagreement is ``(regions, *space)``.
 
     >>> import torch
-    >>> pool_regions([torch.tensor([2.0, 0.0]), torch.tensor([0.0, 0.0])], "mean_logits")[0]
-    tensor([1., 0.])
+    >>> pool_regions([torch.tensor([2.0, 0.0]), torch.tensor([0.0, 0.0])], ["mean_logits"])[0]
+    [tensor([1., 0.])]
     """
     both = (torch.stack([torch.zeros_like(member), member]) for member in map(_as_member, members))
-    pooled, information = pool_members(both, how, disagreement)
-    return pooled[1] - pooled[0], information
+    pooled, information = pool_each(both, hows, disagreement)
+    return [each[1] - each[0] for each in pooled], information
 
 
 def _as_member(member: object) -> Tensor:
@@ -150,30 +185,29 @@ class _Disagreement:
     """Running sums over members: of their probabilities, and of their entropies."""
 
     def __init__(self) -> None:
-        self._sums: tuple[Tensor, Tensor] | None = None
         self._count = 0
 
-    def watch(self, members: Iterable[Tensor]) -> Iterator[Tensor]:
-        for member in members:
-            probs = canonical_logits(member, axis=0).exp_()
-            entropy = _entropy(probs)
-            if self._sums is None:
-                self._sums = probs, entropy
-            else:
-                self._sums = self._sums[0].add_(probs), self._sums[1].add_(entropy)
-            self._count += 1
-            del probs, entropy
-            yield member
+    def add(self, canonical: Tensor) -> None:
+        if not self._count:
+            self._probs, self._entropy = torch.zeros_like(canonical), torch.zeros_like(canonical[0])
+        self._count += 1
+        for own, probs, entropy in zip(*map(_tiles, (canonical, self._probs, self._entropy[None])), strict=True):
+            found = own.exp()
+            probs += found
+            entropy -= found.mul_(own.clamp(min=LEAST)).sum(0)
 
-    def result(self) -> Tensor | None:
-        if self._sums is None or self._count < 2:
+    def result(self, space: torch.Size) -> Tensor | None:
+        if self._count < 2:
             return None
-        mean, entropy = (total / self._count for total in self._sums)
-        return (_entropy(mean) - entropy).clamp_(min=0).float()
+        mean = self._probs.div_(self._count)
+        found = self._entropy.div_(-self._count)
+        for probs, entropy in zip(_tiles(mean), _tiles(found[None]), strict=True):
+            entropy -= (probs * probs.log().clamp_(min=LEAST)).sum(0)
+        return found.clamp_(min=0).float().reshape(space)
 
 
-def _entropy(probs: Tensor) -> Tensor:
-    return torch.special.entr(probs).sum(dim=0)
+def _tiles(values: Tensor) -> Sequence[Tensor]:
+    return values.split(TILE_VOXELS, dim=1)
 
 
 def _checked(members: Iterable[Logits]) -> Iterator[Tensor]:

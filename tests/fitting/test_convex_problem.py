@@ -8,7 +8,8 @@ from segcal.fitting import convex_problem
 from segcal.fitting.convex_problem import LinearProblem, Solver, coarse_stride
 from segcal.fitting.frames import Frames
 from segcal.fitting.request import FitData, Request, silent
-from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
+from segcal.fitting.sample import SampledVoxels
+from segcal.fitting.voxels import StreamedVoxels
 
 AFFINE = ["ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
 NAMES = [*AFFINE, "vs", "vs_ti"]

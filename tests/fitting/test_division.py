@@ -17,7 +17,8 @@ from segcal.fitting.division import (
     thinned_cases,
 )
 from segcal.fitting.request import read_data
-from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
+from segcal.fitting.sample import SampledVoxels
+from segcal.fitting.voxels import StreamedVoxels
 
 
 def make(groups, grouped=True):

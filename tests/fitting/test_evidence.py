@@ -8,7 +8,8 @@ from torch.utils._pytree import tree_leaves
 from segcal import ArrayCases, FitConfig, fit, make_calibrator
 from segcal.fitting.convex_problem import STEEPER
 from segcal.fitting.evidence import collect, pair_table, shrinkage
-from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
+from segcal.fitting.sample import SampledVoxels
+from segcal.fitting.voxels import StreamedVoxels
 from tests.fitting.test_exact import bounds_of, objective, three_terms
 
 STRONG = {"lam": 0.3, "mu": 0.3, "nu": 0.3}

@@ -6,7 +6,8 @@ import pytest
 from segcal import ArrayCases, FitConfig, fit
 from segcal.fitting.outliers import weigh, weights_of
 from segcal.fitting.request import read_data
-from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
+from segcal.fitting.sample import SampledVoxels
+from segcal.fitting.voxels import StreamedVoxels
 
 
 def make(failed=True, count=8, voxels=300):

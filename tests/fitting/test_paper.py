@@ -9,7 +9,8 @@ from segcal import ArrayCases, FitConfig, InputError, fit
 from segcal.calibrators import make_calibrator
 from segcal.fitting.paper import LIKELIHOODS
 from segcal.fitting.request import FitData, Request, silent
-from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
+from segcal.fitting.sample import SampledVoxels
+from segcal.fitting.voxels import StreamedVoxels
 
 NAMES = ["ts", "ets", "vs", "vs_ti", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import segcal
 from segcal import ArrayCases, make_calibrator
+from segcal.fitting.sample import SampledVoxels
 from segcal.fitting.scores import (
     Noise,
     detection_quality,
@@ -17,7 +18,7 @@ from segcal.fitting.scores import (
     noise,
     weighted_auroc,
 )
-from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, Voxels
+from segcal.fitting.voxels import StreamedVoxels, Voxels
 
 CPU = torch.device("cpu")
 

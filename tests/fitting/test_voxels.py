@@ -10,8 +10,9 @@ from segcal import ArrayCases, FitConfig, fit
 from segcal.cases.base import Case, Cases
 from segcal.errors import InputError
 from segcal.fitting.division import gather
+from segcal.fitting.sample import SampledVoxels
 from segcal.fitting.selective import KeptVoxels
-from segcal.fitting.voxels import HeldVoxels, SampledVoxels, StreamedVoxels, Voxels, draw, join, systematic
+from segcal.fitting.voxels import HeldVoxels, StreamedVoxels, Voxels, draw, join, systematic
 
 
 def silent():

@@ -8,7 +8,7 @@ import pytest
 from paper import choice as study
 from paper.choice_rows import choice
 from segcal import ArrayCases
-from segcal.fitting.voxels import SampledVoxels
+from segcal.fitting.sample import SampledVoxels
 
 
 def nll(logits, labels):

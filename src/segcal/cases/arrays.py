@@ -74,7 +74,7 @@ class HeldCases(Cases):
         members = self._members(raw, case_id, doubts)
         disagreement = None
         if self._pooling_rule is not None and isinstance(raw.logits, list | tuple):
-            logits, disagreement = self.decision.pool(members, self._pooling_rule, self.wants_disagreement)
+            (logits,), disagreement = self.decision.pool(members, [self._pooling_rule], self.wants_disagreement)
         else:
             logits = next(members)
         space = tuple(logits.shape[1:])

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from segcal.arguments import typed
 from segcal.cases.decision import MaskDecision, decision_of
+from segcal.cases.kept import Kept
 from segcal.cases.split import Grouping, Split, check_nested, draw_groups, resolve_groups
 from segcal.checks import as_tensor, check_case_logits, check_image, check_labels, check_spacing
 from segcal.errors import InputError
@@ -107,6 +108,7 @@ class Cases(ABC):
         sites: where each case comes from (hospital, city, scanner), by id, if that is declared; a group has one site.
         origin: :data:`SINGLE_FOLDS`, where the files say so; "" where nothing is known.
         wants_disagreement: whether `Case.disagreement` is to be filled (:meth:`with_disagreement`).
+        kept: what was read and is kept for whoever reads the same cases, or parts of them, again.
         aspect: what of the cases is seen, where it is not all, such as one region.
         in_threads: whether a case may be read in another thread; the code of a user may not be made for it.
     """
@@ -115,6 +117,7 @@ class Cases(ABC):
     origin: str = ""
     wants_disagreement: bool = False
     regions: Regions | None = None
+    kept: Kept | None = None
     aspect: str = ""
     in_threads: bool = False
 
@@ -165,6 +168,11 @@ class Cases(ABC):
         """Yield the logits of one member after the other, before they are pooled; none where they are not known."""
         yield from ()
 
+    def member_decisions(self, case_id: str) -> Iterator[Tensor]:
+        """Yield the mask of one member after the other; none where they are not known."""
+        for member in self.member_logits(case_id):
+            yield self.decision.mask(member)
+
     @property
     def member_names(self) -> tuple[str, ...]:
         """Names of the members of the ensemble; empty where they are not known."""
@@ -207,6 +215,12 @@ class Cases(ABC):
             return self
         chosen = copy.copy(self)
         chosen.pooling = chosen._pooling_rule = how
+        return chosen
+
+    def keeping(self, room: int = 0) -> Self:
+        """Return the same cases, which keep what is read of them in so many bytes (:mod:`segcal.cases.kept`)."""
+        chosen = copy.copy(self)
+        chosen.kept = Kept(room)
         return chosen
 
     def with_disagreement(self) -> Self:

@@ -6,7 +6,7 @@ mask is ``(regions, *space)``, on above a logit of 0 (:mod:`segcal.regions`). Fo
 voxel only, a mask has a *map*: the class, or the last region that is on, counted from 1.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ from segcal.cases.keep_argmax import keep_binary_decision, keep_decision, keep_s
 from segcal.cases.kinds import Padding, doubt_about, find_padding, region_logits, to_log_domain
 from segcal.checks import MAX_CLASSES
 from segcal.numerics import winner
-from segcal.pooling import pool_members, pool_regions
+from segcal.pooling import pool_each, pool_regions
 from segcal.regions import Regions
 from segcal.types import Kind
 
@@ -45,9 +45,11 @@ class _Classes:
         """Return finite logits from one member's scores of a kind; `name` is for messages."""
         return to_log_domain(raw, kind, name, self._known)
 
-    def pool(self, members: Iterable[Tensor], how: str, disagreement: bool) -> tuple[Tensor, Tensor | None]:
-        """Pool the logits of members, and say where they disagree if that is asked for."""
-        return pool_members(members, how, disagreement)
+    def pool(
+        self, members: Iterable[Tensor], hows: Sequence[str], disagreement: bool
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Pool the logits of members in each way, and say where they disagree if that is asked for."""
+        return pool_each(members, hows, disagreement)
 
     def doubt(self, logits: Tensor, kind: Kind) -> str:
         """Return why logits of one member hardly are of the declared kind; empty where nothing speaks against it."""
@@ -141,8 +143,10 @@ class _Regions:
     def logits(self, raw: object, kind: Kind, name: str) -> Tensor:
         return region_logits(raw, kind, name, len(self._regions))
 
-    def pool(self, members: Iterable[Tensor], how: str, disagreement: bool) -> tuple[Tensor, Tensor | None]:
-        return pool_regions(members, how, disagreement)
+    def pool(
+        self, members: Iterable[Tensor], hows: Sequence[str], disagreement: bool
+    ) -> tuple[list[Tensor], Tensor | None]:
+        return pool_regions(members, hows, disagreement)
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape

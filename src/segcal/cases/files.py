@@ -15,9 +15,11 @@ from torch import Tensor
 from segcal.arguments import typed
 from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.formats import Format, Stored
-from segcal.cases.formats.base import check_folder, find_files
+from segcal.cases.formats.base import Header, check_folder, find_files
 from segcal.cases.formats.ome_zarr import read_ome_labels
 from segcal.cases.geometry import Geometry, check_alike, file_geometry
+from segcal.cases.glance import digest_of
+from segcal.cases.kept import Read, narrow
 from segcal.cases.kinds import filled
 from segcal.cases.labels import Axes, LabelMap, read_channels, read_label_file
 from segcal.cases.nifti_file import EXTENSIONS
@@ -97,6 +99,27 @@ class ImageFolder:
         return [each for path in self.files.get(case_id, []) for each in file_geometry(path, self.axes)]
 
 
+class _MembersSeen:
+    """Keeps what members of a case decide, where several of them are classes and something is kept."""
+
+    def __init__(self, cases: "FileCases", case_id: str) -> None:
+        self._cases = cases
+        self._look = cases.kept is not None and len(cases.members) > 1 and cases.regions is None
+        self._compare = cases.kept is not None and case_id in cases.kept.compared
+        self.decided: list[Tensor] = []
+        self.digests: list[bytes] = []
+
+    def watch(self, members: Iterator[Tensor]) -> Iterator[Tensor]:
+        """Yield members as they are."""
+        small = torch.uint8 if self._cases.num_classes <= 256 else torch.int32
+        for member in members:
+            if self._look:
+                self.decided.append(self._cases.decision.mask(member).to(small))
+            if self._compare:
+                self.digests.append(digest_of(member))
+            yield member
+
+
 class FileCases(Cases):
     """Cases in folders; made by :func:`segcal.open_cases`.
 
@@ -147,25 +170,49 @@ class FileCases(Cases):
     def read(self, case_id: str) -> Case:
         """Read, pool and check one case; a failure is a :class:`CaseError` with the file's name."""
         with naming_case(case_id):
-            facts: list[Stored] = []
-            doubts: list[str] = []
-            members = self._member_logits(case_id, facts, doubts)
             rule = check_pooling(self._pooling_rule or "single")
-            logits, disagreement = self.decision.pool(members, rule, self.wants_disagreement)
-            space = tuple(logits.shape[1:])
-            mask = self._mask(facts, case_id, space)
-            labels, spacing = self.read_labels(case_id, space, facts[0], mask)
-            self.check_geometry(case_id)
-            image = None
-            if self.image_folder is not None:
-                image = torch.from_numpy(self.image_folder.read(case_id, space))
-        group, doubt = self.groups.get(case_id), max(doubts, default="")
-        return Case(case_id, logits, labels, mask, spacing, image, group, doubt, disagreement)
+            found = None if self.kept is None else self.kept.get(case_id, rule, self.wants_disagreement)
+            if found is None:
+                found = self._read(case_id, [*dict.fromkeys([rule, *(self.kept.rules if self.kept else ())])])
+                if self.kept is not None:
+                    self.kept.add(case_id, found)
+        disagreement = found.disagreement if self.wants_disagreement else None
+        labels = None if found.labels is None else found.labels.long()
+        group = self.groups.get(case_id)
+        return Case(case_id, found.logits[rule], labels, disagreement=disagreement, group=group, **found.rest)
+
+    def _read(self, case_id: str, rules: Sequence[str]) -> Read:
+        """Read a case in one pass over its members."""
+        facts: list[Stored] = []
+        doubts: list[str] = []
+        seen = _MembersSeen(self, case_id)
+        wanted = self.wants_disagreement or (self.kept is not None and self.kept.disagreement)
+        members = self._member_logits(case_id, facts, doubts)
+        pooled, disagreement = self.decision.pool(seen.watch(members), rules, wanted)
+        space = tuple(pooled[0].shape[1:])
+        mask = self._mask(facts, case_id, space)
+        labels, spacing = self.read_labels(case_id, space, facts[0], mask)
+        self.check_geometry(case_id)
+        image = None if self.image_folder is None else torch.from_numpy(self.image_folder.read(case_id, space))
+        rest = {"mask": mask, "spacing": spacing, "image": image, "doubt": max(doubts, default="")}
+        return Read(
+            logits=dict(zip(rules, pooled, strict=True)),
+            disagreement=disagreement,
+            labels=labels if self.kept is None else narrow(labels, self.num_labels),
+            rest=rest,
+            decided=tuple(seen.decided),
+            digests=tuple(seen.digests),
+        )
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
         """Yield the logits of one member after the other, before they are pooled."""
         with naming_case(case_id):
             yield from self._member_logits(case_id, [], [])
+
+    def member_decisions(self, case_id: str) -> Iterator[Tensor]:
+        """Yield the mask of one member after the other."""
+        found = None if self.kept is None else self.kept.members(case_id)
+        yield from super().member_decisions(case_id) if found is None or not found.decided else found.decided
 
     @property
     def member_names(self) -> tuple[str, ...]:
@@ -176,15 +223,17 @@ class FileCases(Cases):
         """Read one member's scores as they are stored; parts of them that are not there are no logits."""
         with naming_case(case_id):
             source = self.members[member]
-            header = source.header(case_id)
-            self.footprint.check(header.shape, header.dtype)
-            lacking = source.lacking(case_id)
-            if lacking and (source.values_kind or self.kind) == "logits":
-                raise InputError(
-                    f"{source.path(case_id)} {lacking}, which read as 0, but every voxel needs its logits. "
-                    "Copy the file again, or write it with all chunks."
-                )
-            return source.read(case_id)
+
+            def check(header: Header) -> None:
+                self.footprint.check(header.shape, header.dtype)
+                lacking = source.lacking(case_id)
+                if lacking and (source.values_kind or self.kind) == "logits":
+                    raise InputError(
+                        f"{source.path(case_id)} {lacking}, which read as 0, but every voxel needs its logits. "
+                        "Copy the file again, or write it with all chunks."
+                    )
+
+            return source.read_checked(case_id, check)
 
     def to_logits(self, stored: Stored, member: Format, name: str) -> Tensor:
         """Return what one member has stored in the log domain; `name` is for messages."""

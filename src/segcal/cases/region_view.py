@@ -10,6 +10,7 @@ from torch import Tensor
 
 from segcal.cases.base import Case, Cases
 from segcal.cases.formats.base import FormatFacts
+from segcal.cases.kept import Kept
 from segcal.errors import InputError
 from segcal.regions import Regions
 from segcal.types import Kind
@@ -79,6 +80,15 @@ class RegionView(Cases):
     def poolings(self) -> tuple[str | None, ...]:
         """The poolings among which a choice is free."""
         return self._whole.poolings
+
+    @property
+    def kept(self) -> Kept | None:  # type: ignore[override]
+        """What is kept of all regions."""
+        return self._whole.kept
+
+    def keeping(self, room: int = 0) -> Self:
+        """Return the same cases, which keep what is read of all regions."""
+        return type(self)(self._whole.keeping(room), self._all, self._number).subset(self.ids)
 
     def with_disagreement(self) -> Self:
         """Return the same cases that also say where their members disagree."""

@@ -12,6 +12,7 @@ A header of a few bytes can promise an array of any size, and a zip entry can pr
 
 import io
 import math
+import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -92,8 +93,12 @@ def choose_key(keys: Sequence[str], key: str | None, path: Path, what: str = "ar
 def npy_header(path: Path) -> ArrayHeader:
     """Read and check the header of an npy file."""
     with reading(path), path.open("rb") as stream:
-        header = _parse_npy_header(stream.read(_HEAD_BYTES), path)
-        check_array(path, header.shape, header.dtype, path.stat().st_size - header.offset)
+        return _npy_header_of(stream, path)
+
+
+def _npy_header_of(stream: IO[bytes], path: Path) -> ArrayHeader:
+    header = _parse_npy_header(stream.read(_HEAD_BYTES), path)
+    check_array(path, header.shape, header.dtype, os.fstat(stream.fileno()).st_size - header.offset)
     return header
 
 
@@ -118,11 +123,11 @@ def _parse_npy_header(head: bytes, path: Path) -> ArrayHeader:
 
 def map_npy(path: Path) -> np.ndarray:
     """Map an npy file; pages are private, so nothing that is done to the array reaches the file."""
-    header = npy_header(path)
-    with reading(path):
+    with reading(path), path.open("rb") as stream:
+        header = _npy_header_of(stream, path)
         if header.nbytes == 0:  # an empty file cannot be mapped
             return np.zeros(header.shape, header.dtype)
-        return np.memmap(path, header.dtype, "c", header.offset, header.shape, order="F" if header.fortran else "C")
+        return np.memmap(stream, header.dtype, "c", header.offset, header.shape, order="F" if header.fortran else "C")
 
 
 def npz_keys(path: Path) -> list[str]:

@@ -8,8 +8,8 @@ and a table of which class of the first member meets which class of another on a
 from the first, it is the first that does.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
@@ -196,20 +196,45 @@ class Ensemble:
 
 def look_at_case(cases: Cases, case_id: str) -> tuple[Member, ...]:
     """Look at the members of one case, one after the other."""
+    kept = None if cases.kept is None else cases.kept.members(case_id)
+    if kept is not None and kept.digests:
+        seen: Iterable[tuple[bytes, Tensor]] = zip(kept.digests, map(Tensor.long, kept.decided), strict=True)
+    else:
+        mask, logits = cases.decision.mask, cases.member_logits(case_id)
+        seen = ((digest_of(each), cases.decision.map(mask(each))) for each in logits)
     members: list[Member] = []
     first: Tensor | None = None
-    for logits in cases.member_logits(case_id):
-        decided = cases.decision.map(cases.decision.mask(logits))
+    for digest, decided in seen:
         first = decided if first is None else first
-        members.append(look_at(digest_of(logits), decided, first, cases.decision.values))
+        members.append(look_at(digest, decided, first, cases.decision.values))
     return tuple(members)
 
 
-def look_at_members(cases: Cases) -> list[Suspicion]:
-    """Compare the members in a few cases, spread evenly."""
-    ensemble = Ensemble(cases.member_names)
+def compared(cases: Cases) -> list[str]:
+    """Return the few cases in which members are compared, spread evenly."""
     places = np.linspace(0, len(cases) - 1, FEW_CASES) if len(cases.member_names) > 1 else ()
-    for index in sorted({int(place) for place in places}):
+    return [cases.ids[index] for index in sorted({int(place) for place in places})]
+
+
+@contextmanager
+def reading_at_once(poolings: Sequence[Cases], suspect: bool) -> Iterator[None]:
+    """Have what is kept of cases hold what is asked for next: all these poolings, and members to compare."""
+    kept = poolings[0].kept
+    if kept is None:
+        yield
+        return
+    kept.rules = tuple(str(each.pooling) for each in poolings) if len(poolings) > 1 else ()
+    kept.compared = frozenset(compared(poolings[0]) if suspect else ())
+    try:
+        yield
+    finally:
+        kept.rules = ()
+
+
+def look_at_members(cases: Cases) -> list[Suspicion]:
+    """Compare the members in a few cases."""
+    ensemble = Ensemble(cases.member_names)
+    for case_id in compared(cases):
         with suppress(InputError):  # it fails again, and is named, when it is read for the fit
-            ensemble.add(look_at_case(cases, cases.ids[index]))
+            ensemble.add(look_at_case(cases, case_id))
     return ensemble.found()

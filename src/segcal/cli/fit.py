@@ -9,6 +9,7 @@ import segcal
 from segcal.calibrators import CALIBRATORS, PEERS
 from segcal.cases import Cases, FileCases, load_split, save_split, split_folders
 from segcal.cases.check import ENOUGH_CASES
+from segcal.cases.kept import ROOM
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call
 from segcal.cli.commands import Command, Role, argument, at_least_one, flag
@@ -18,6 +19,7 @@ from segcal.fitting import Fitted
 from segcal.fitting.artifact import check_vacant
 from segcal.fitting.comparison import read_part
 from segcal.fitting.division import divide, group_names
+from segcal.fitting.progress import Report
 from segcal.fitting.reference import OUT_OF_FOLD
 from segcal.fitting.scores import CASE_BINS
 from segcal.pooling import BEST
@@ -41,7 +43,9 @@ def _fit(call: Call) -> int:
     args = call.args
     if args.part_id is None:
         check_vacant(args.output, args.overwrite)
-    call.cases = call.open(*split_folders(args.paths), BEST)
+    call.cases = call.open(*split_folders(args.paths), BEST).keeping(ROOM)
+    assert call.cases.kept is not None
+    call.cases.kept.disagreement = args.trust_on != "none" and args.part_id is None
     calibration, validation = _divide(call)
     config = segcal.FitConfig(**{name: getattr(args, name) for name in FIT_OPTIONS})
     names = None if args.calibrator is None else [args.calibrator]
@@ -55,7 +59,7 @@ def _fit(call: Call) -> int:
             fitted = call.do(segcal.fit, args.calibrator, calibration, **how)
         else:  # a name alone leaves the pooling to be chosen
             fitted = call.do(segcal.choose, calibration, names=names, **how)
-        fitted = _remember(call, fitted)
+        fitted = _remember(call, fitted, line)
         segcal.save(fitted, args.output, args.overwrite)
     return call.end(_show_fit(call, fitted))
 
@@ -87,12 +91,12 @@ def _others(call: Call, folders: list[Path], labels: Path | None, pooling: str |
     return call.open(folders, labels or (None if known is None else known.folder), pooling)
 
 
-def _remember(call: Call, fitted: Fitted) -> Fitted:
+def _remember(call: Call, fitted: Fitted, line: Report | None) -> Fitted:
     """Return the calibrator with the cases that other commands compare with, where there are any."""
     args, judges = call.args, _judges(call, fitted)
     if judges is None:
         return fitted
-    fitted = call.do(segcal.learn_trust, fitted, judges, progress=None)
+    fitted = call.do(segcal.learn_trust, fitted, judges, progress=None, report=line)
     assert fitted.reference is not None
     command = "trust" if call.cases.regions is None else "decide"  # trust is for classes
     _say_judged(call, command, fitted.reference.source, fitted.reference.cases)

@@ -72,7 +72,7 @@ def quick_plan(workers: int = 1) -> Plan:
         "15 to 20 calibration, 12 to 15 validation and 15 to 20 test cases per task instead of 50, 25 and 45",
         "3,000 voxels per case in the fits instead of 20,000",
         f"calibrators on mean logits only, and of them {', '.join(QUICK_CALIBRATORS)}",
-        "corrupted pictures of streets at one strength instead of roads and streets at two",
+        "corrupted images of streets at one strength instead of roads and streets at two",
         "offsets and flips in detail on 3 cases per task; calibration-set size on roads with 2 sizes; padding with 4 "
         "calibrators",
     )

@@ -209,7 +209,7 @@ def window_size(space: Sequence[int], tile: Sequence[int], voxels: int) -> tuple
 def part_of(cases: FileCases, where: Where, is_part: bool = True) -> FileCases:
     """Return cases of which only a window is seen, without labels."""
     chosen = copy.copy(cases)
-    chosen.label_folder = None
+    chosen.label_folder = chosen.kept = None
     if is_part:
         chosen.image_folder = None
         chosen.members = tuple(member.part(where) for member in cases.members if isinstance(member, Scene))

@@ -45,7 +45,7 @@ from segcal.fitting.division import Fold, Sites, count_folds, divide, find_sites
 from segcal.fitting.fit import check_device, fit_declared, fit_to
 from segcal.fitting.outliers import weigh
 from segcal.fitting.progress import Report, reporting, silent
-from segcal.fitting.request import FitData, Request, read_data, take_parts
+from segcal.fitting.request import FitData, Request, read_each, take_parts
 from segcal.fitting.scores import Worth, difference, measure
 from segcal.fitting.strengths import Fixed, FoldWalk, Measured, Walk, at, given, measured, walk
 from segcal.kernels.loops import one_thread
@@ -153,13 +153,16 @@ def _wanted(names: Sequence[str]) -> set[str]:
 def read_poolings(
     cases: Cases, validation: Cases | None, config: FitConfig, *how: Any, contexts: Collection[str] = ()
 ) -> dict[str | None, FitData]:
-    """Return the voxels of a comparison, by pooling; further arguments are those of :func:`read_data`."""
+    """Return the voxels of a comparison, by pooling; further arguments are those of :func:`segcal.fit`."""
     room = replace(config, memory=max(1 << 20, config.memory // len(cases.poolings)))
-    data: dict[str | None, FitData] = {}
-    for pooling in cases.poolings:
-        own = None if validation is None else validation.pooled(pooling)
-        data[pooling] = read_data(cases.pooled(pooling), own, room, *how, suspect=not data, contexts=contexts)
-    return data
+    own, others = _each_pooling(cases), None if validation is None else _each_pooling(validation)
+    return dict(zip(cases.poolings, read_each(own, others, room, *how, suspect=True, contexts=contexts), strict=True))
+
+
+def _each_pooling(cases: Cases) -> list[Cases]:
+    """Return cases in each pooling, of which one that is read is read for all."""
+    kept = cases if cases.kept is not None or len(cases.poolings) == 1 else cases.keeping()
+    return [kept.pooled(pooling) for pooling in cases.poolings]
 
 
 def _choose_by_region(cases: Cases, validation: Cases | None, **how: Any) -> Fitted:

@@ -1,7 +1,7 @@
 """One fit: the voxels that are read for it, drawn from its cases and kept, or streamed; and what a method is given."""
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,11 +14,12 @@ from segcal.cases.base import CaseError, Cases
 from segcal.cases.loader import as_cases
 from segcal.cases.parallel import Workers
 from segcal.cases.suspicion import single_folds, warn
-from segcal.cases.watch import Watch, look_at_members
+from segcal.cases.watch import Watch, look_at_members, reading_at_once
 from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
 from segcal.fitting.progress import Report, silent
-from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, VoxelSource
+from segcal.fitting.sample import draw_each
+from segcal.fitting.voxels import StreamedVoxels, VoxelSource
 
 # What validation data have in common with the calibration data; the rest belongs to single cases.
 ALIKE = ("kind", "pooling", "model", "inferer", "ignore", "class_names", "regions", "regions_class_order")
@@ -96,32 +97,76 @@ def read_data(
 
     `contexts` is what calibrators want to know around voxels; the other arguments are those of :func:`segcal.fit`.
     """
-    check_cases(cases, validation)
-    if "disagreement" in contexts:
-        cases, validation = cases.with_disagreement(), validation and validation.with_disagreement()
-    watch = Watch(cases.num_classes) if suspect else None
-    # Voxels that fit into the memory allowed: 4 bytes for each class and context, and label and weight.
-    each = 4 * (cases.num_classes + 2 + (len(CONTEXTS) if contexts else 0))
+    others = None if validation is None else [validation]
+    return read_each([cases], others, config, report, workers, failed, suspect=suspect, contexts=contexts)[0]
 
-    def voxels(own: Cases, part: str, watched: Watch | None) -> VoxelSource:
+
+def read_each(
+    cases: Sequence[Cases],
+    validation: Sequence[Cases] | None,
+    config: FitConfig,
+    report: Report = silent,
+    workers: Workers = 1,
+    failed: Callable[[CaseError], None] | None = None,
+    *,
+    suspect: bool = False,
+    contexts: Collection[str] = (),
+) -> list[FitData]:
+    """Do the same for several poolings of the same cases, each read once; the first is checked for suspicions."""
+    check_cases(cases[0], None if validation is None else validation[0])
+    if "disagreement" in contexts:
+        cases = [each.with_disagreement() for each in cases]
+        validation = None if validation is None else [each.with_disagreement() for each in validation]
+    watch = Watch(cases[0].num_classes) if suspect else None
+    # Voxels that fit into the memory allowed: 4 bytes for each class and context, and label and weight.
+    each = 4 * (cases[0].num_classes + 2 + (len(CONTEXTS) if contexts else 0))
+
+    def voxels(own: Sequence[Cases], part: str, watched: Watch | None) -> Sequence[VoxelSource]:
+        found = _known(own[0], config, contexts) if len(own) == 1 and not suspect else None
+        if found is not None:
+            return [found]
         read = itertools.count(1)
         seen = None if watched is None else partial(watched.add, part=part)
-        how = (lambda: report(f"read {next(read)} of {len(own)} cases"), workers, failed, seen, contexts)
+        how = (lambda: report(f"read {next(read)} of {len(own[0])} cases"), workers, failed)
         if config.voxels == "all":
-            return StreamedVoxels(own, *how)
-        return SampledVoxels(own, max(1, min(config.voxels, config.memory // each // len(own))), config.seed, *how)
+            return [StreamedVoxels(one, *how, seen if one is own[0] else None, contexts) for one in own]
+        per_case = max(1, min(config.voxels, config.memory // each // len(own[0])))
+        with reading_at_once(own, suspect):
+            drawn = draw_each(own, per_case, config.seed, *how, seen, contexts)
+        for one, source in zip(own, drawn, strict=True):
+            if one.kept is not None:
+                one.kept.keep_drawn(_drawn_as(one, config), (frozenset(contexts), source), source.size)
+        return drawn
 
-    source = voxels(cases, "calibration", watch)
+    sources = voxels(cases, "calibration", watch)
     # Who passes the same collection twice knows it.
-    held = None if validation is None else voxels(validation, "validation", None if validation is cases else watch)
+    again = validation is not None and validation[0] is cases[0]
+    held = None if validation is None else voxels(validation, "validation", None if again else watch)
     if watch is not None:
-        warn([*single_folds(cases.origin), *watch.found(), *look_at_members(cases)])
-    return FitData(
-        cases=cases.subset(source.ids),
-        validation_cases=None if validation is None or held is None else validation.subset(held.ids),
-        source=source,
-        validation=held,
-    )
+        warn([*single_folds(cases[0].origin), *watch.found(), *look_at_members(cases[0])])
+    return [
+        FitData(
+            cases=own.subset(source.ids),
+            validation_cases=None if validation is None or held is None else validation[place].subset(held[place].ids),
+            source=source,
+            validation=None if held is None else held[place],
+        )
+        for place, (own, source) in enumerate(zip(cases, sources, strict=True))
+    ]
+
+
+def _drawn_as(cases: Cases, config: FitConfig) -> tuple[object, ...]:
+    return cases.pooling, cases.aspect, config.voxels, config.seed
+
+
+def _known(cases: Cases, config: FitConfig, contexts: Collection[str]) -> VoxelSource | None:
+    """Return the voxels of these cases that were drawn before and are kept, if there are any."""
+    found = None if cases.kept is None else cases.kept.drawn(_drawn_as(cases, config))
+    known, drawn = (frozenset[str](), None) if found is None else found
+    if drawn is None or not {*contexts} <= known or not {*cases.ids} <= {*drawn.ids}:
+        return None
+    source: VoxelSource = drawn if drawn.ids == cases.ids else drawn.subset(cases.ids)
+    return source
 
 
 def check_cases(cases: Cases, validation: Cases | None) -> None:

@@ -13,7 +13,6 @@ A *stream* reads all voxels of all cases again on every pass and keeps nothing.
 """
 
 import copy
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
@@ -23,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.calibrators.surroundings import CONTEXTS, each_context
-from segcal.cases.base import Case, CaseError, Cases, naming_case
+from segcal.calibrators.surroundings import each_context
+from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.glance import Glance
 from segcal.cases.parallel import Engine, Failures, Workers, map_cases
 from segcal.errors import InputError
@@ -181,6 +180,11 @@ class HeldVoxels(VoxelSource):
     def __iter__(self) -> Iterator[Voxels]:
         yield self._voxels
 
+    @property
+    def size(self) -> int:
+        """Return how many bytes it takes."""
+        return sum(0 if values is None else values.nbytes for values in self._voxels)
+
     def on(self, device: torch.device) -> "HeldVoxels":
         """Return the voxels on a device."""
         there = copy.copy(self)
@@ -204,35 +208,6 @@ class HeldVoxels(VoxelSource):
         return HeldVoxels(self._voxels._replace(weight=self._voxels.weight * times), self._counts, self.available)
 
 
-class SampledVoxels(HeldVoxels):
-    """A weighted sample of every case, held in memory."""
-
-    def __init__(
-        self,
-        cases: Cases,
-        per_case: int,
-        seed: int,
-        tick: Callable[[], None],
-        workers: Workers = 1,
-        failed: Callable[[CaseError], None] | None = None,
-        seen: Callable[[Glance], None] | None = None,
-        contexts: Collection[str] = (),
-    ) -> None:
-        found: dict[str, int] = {}
-        counts: dict[str, int] = {}
-        room = Room(cases.num_classes, len(cases) * (per_case + 1), len(CONTEXTS) if contexts else None)
-        failures = Failures(failed)
-        found_in = map_cases(cases, partial(_draw_from, per_case, seed, contexts), workers, failures.take, seen)
-        for case_id, (available, voxels) in found_in:
-            found[case_id], counts[case_id] = available, voxels.labels.numel()
-            with naming_case(case_id):
-                room.add(voxels)
-            tick()
-        if not (isinstance(workers, Engine) and workers.partial):
-            refuse_nothing(sum(found.values()), len(cases), len(found), failures)
-        super().__init__(room.content(), counts, sum(found.values()))
-
-
 class StreamedVoxels(VoxelSource):
     """All voxels of all cases, read again on every pass."""
 
@@ -252,6 +227,7 @@ class StreamedVoxels(VoxelSource):
         failures = Failures(failed)
         for case_id, count in map_cases(cases, _count_labelled, workers, failures.take, seen):
             found[case_id] = count
+            release(cases, case_id)
             tick()
         self._take(cases.subset(found), found, {})
         refuse_nothing(self.used, len(cases), len(found), failures)
@@ -276,12 +252,15 @@ class StreamedVoxels(VoxelSource):
     def __iter__(self) -> Iterator[Voxels]:
         for case in self._cases:
             yield from _batches(case, self._contexts, self._factors)
+            release(self._cases, case.id)
 
     def each_case(self, function: CaseWork[Result]) -> Iterator[Result]:
         """Yield what a function makes of the voxels of one case after the other."""
         # Processes would be started anew on every pass, if nobody keeps them: then this one goes through the cases.
         workers = self._workers.fresh() if isinstance(self._workers, Engine) else 1
-        for _, result in map_cases(self._cases, partial(_on_batches, self._contexts, self._factors, function), workers):
+        work = partial(_on_batches, self._contexts, self._factors, function)
+        for case_id, result in map_cases(self._cases, work, workers):
+            release(self._cases, case_id)
             yield result
 
     def by_case(self, function: CaseWork[Result]) -> Iterator[tuple[str, Result]]:
@@ -292,10 +271,10 @@ class StreamedVoxels(VoxelSource):
 def _batches(case: Case, contexts: Collection[str], factors: Mapping[str, float]) -> Iterator[Voxels]:
     labels = require_labels(case).reshape(-1)
     logits = case.logits.reshape(case.logits.shape[0], -1)
-    around, distance = _around(case, contexts)
+    around, distance = surroundings_of(case, contexts)
     step = max(256, STEP_VALUES // logits.shape[0])
     for start in range(0, labels.numel(), step):
-        voxels = _valid(Voxels(logits, labels, labels, around, distance).take(slice(start, start + step)))
+        voxels = valid(Voxels(logits, labels, labels, around, distance).take(slice(start, start + step)))
         yield voxels._replace(weight=voxels.weight * factors.get(case.id, 1.0))
 
 
@@ -305,7 +284,7 @@ def _on_batches(
     return function(case.id, _batches(case, contexts, factors))
 
 
-def _around(case: Case, contexts: Collection[str]) -> tuple[Tensor | None, Tensor | None]:
+def surroundings_of(case: Case, contexts: Collection[str]) -> tuple[Tensor | None, Tensor | None]:
     """Return the surroundings of every voxel, and how far it is from the boundary, if anything is wanted."""
     if not contexts:
         return None, None
@@ -314,7 +293,7 @@ def _around(case: Case, contexts: Collection[str]) -> tuple[Tensor | None, Tenso
     return each_context(case.logits[None].to(compute_dtype(case.logits.dtype)), case.context, contexts), distance
 
 
-def _valid(voxels: Voxels) -> Voxels:
+def valid(voxels: Voxels) -> Voxels:
     """Return the voxels that count, each with weight 1, in the types that are computed in."""
     if voxels.labels.numel() and int(voxels.labels.amin()) < 0:
         voxels = voxels.take(voxels.labels >= 0)
@@ -323,11 +302,10 @@ def _valid(voxels: Voxels) -> Voxels:
     return voxels._replace(logits=logits, labels=voxels.labels.to(torch.int32), weight=weight)
 
 
-def _draw_from(per_case: int, seed: int, contexts: Collection[str], case: Case) -> tuple[int, Voxels]:
-    logits, labels = case.logits.reshape(case.logits.shape[0], -1), require_labels(case).reshape(-1)
-    voxels = _valid(Voxels(logits, labels, labels, *_around(case, contexts)))
-    rng = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
-    return voxels.labels.numel(), draw(voxels, per_case, rng)
+def release(cases: Cases, case_id: str) -> None:
+    """Let go of a case that was read."""
+    if cases.kept is not None:
+        cases.kept.release(case_id)
 
 
 def _count_labelled(case: Case) -> int:
@@ -351,45 +329,3 @@ def refuse_nothing(used: int, num_cases: int, num_read: int, failures: Failures)
             f"labels of all {num_cases} cases are ignored everywhere, but at least one voxel must count. "
             "Check the ignore label and the masks."
         )
-
-
-class Room:
-    """Room for a number of voxels, reserved as a whole before any case is read.
-
-    Small pieces kept one by one would lie between the large arrays of the cases, and memory in between could not be
-    used again: the process would grow with every case, though it keeps little of each.
-    """
-
-    def __init__(self, num_classes: int, most: int, contexts: int | None) -> None:
-        around = (None, None) if contexts is None else (torch.empty(contexts, most), torch.empty(most))
-        labels = torch.empty(most, dtype=torch.int32)
-        self._voxels = Voxels(torch.empty(num_classes, most), labels, torch.empty(most), *around)
-        self._used = 0
-
-    def add(self, voxels: Voxels) -> None:
-        """Put the voxels of a case behind those that are there."""
-        mine = self._voxels
-        if voxels.logits.dtype == torch.float64 != mine.logits.dtype:
-            self._voxels = mine = mine._replace(logits=mine.logits.double(), weight=mine.weight.double())
-        part = slice(self._used, self._used + voxels.labels.numel())
-        for own, its in zip(mine, voxels, strict=True):
-            if own is not None and its is not None:
-                own[..., part] = its
-        if self._used and mine.context is not None and part.stop > self._used:
-            _same_known(mine.context[:, 0], mine.context[:, self._used])
-        self._used = part.stop
-
-    def content(self) -> Voxels:
-        """Return all of them."""
-        return self._voxels.take(slice(self._used)).each(Tensor.contiguous)
-
-
-def _same_known(first: Tensor, other: Tensor) -> None:
-    """Refuse a case of whose surroundings more or less is known than of the first one's."""
-    for name, had, has in zip(CONTEXTS, (~first.isnan()).tolist(), (~other.isnan()).tolist(), strict=True):
-        if had != has:
-            raise InputError(
-                f"its {name} is {'known' if has else 'not known'}, but that of the first case is "
-                f"{'known' if had else 'not known'}. "
-                "Give all cases the same members and the same number of axes, or leave this one out."
-            )

@@ -10,6 +10,7 @@ or the strengths were chosen on the same cases: of that nothing is proved, as of
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -36,6 +37,7 @@ from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.division import equal_folds
 from segcal.fitting.fit import check_device, fit_to
 from segcal.fitting.object_reference import ObjectCase, ObjectReference, ObjectRule
+from segcal.fitting.progress import Report, reporting, silent
 from segcal.fitting.reference import (
     HELD_OUT,
     ITSELF,
@@ -63,16 +65,19 @@ class Summer:
     """Sums one case after the other by each of some calibrators; the case is read once. Picklable, for processes."""
 
     def __init__(self, cases: Cases, calibrators: Sequence[Calibrator]) -> None:
-        self._cases, self._calibrators = cases, calibrators
+        self._cases = cases if cases.kept is not None else cases.keeping()
+        self._calibrators = calibrators
 
     def __call__(self, case_id: str) -> list[CaseSums]:
         """Read and sum a case; what members agree on is the same by every calibrator."""
         case = self._cases.checked(case_id)
-        members = self._cases.member_logits(case_id) if len(self._cases.member_names) > 1 else ()
+        members = self._cases.member_decisions(case_id) if len(self._cases.member_names) > 1 else ()
         first = sum_case(self._calibrators[0], case, members)
         others = [sum_case(each, case) for each in self._calibrators[1:]]
         for each in others:
             each.columns[AGREEMENT] = first.columns[AGREEMENT]
+        if self._cases.kept is not None:
+            self._cases.kept.release(case_id)
         return [first, *others]
 
 
@@ -100,6 +105,7 @@ def learn_trust(
     workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
     progress: Progress = None,
+    report: Report | None = None,
     **declared: Any,
 ) -> Fitted:
     """Return the fitted calibrator with what it needs to say how far new cases can be trusted.
@@ -116,6 +122,7 @@ def learn_trust(
         workers: how many processes read cases.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         progress: called with the id of each case when it is done.
+        report: takes short texts on how far it is; without it they are shown on a terminal.
         declared: what else is known of arrays, such as `kind`.
 
     >>> import segcal
@@ -126,29 +133,44 @@ def learn_trust(
     >>> learn_trust(fitted, logits, labels).reference.source
     'out of fold'
     """
-    chosen, source = judges_among(fitted, as_cases(cases, labels, **declared), held_out)
+    with reporting("learning trust", report) as say:
+        return _learned(fitted, as_cases(cases, labels, **declared), held_out, device, workers, failed, progress, say)
+
+
+def _learned(
+    fitted: Fitted,
+    cases: Cases,
+    held_out: bool,
+    device: str | torch.device | None,
+    workers: Workers,
+    failed: Callable[[CaseError], None] | None,
+    progress: Progress,
+    report: Report,
+) -> Fitted:
+    chosen, source = judges_among(fitted, cases, held_out)
     target, classes = check_device(device), fitted.calibrator.num_classes
-    parts = fold_fits(fitted, chosen, target) if source == OUT_OF_FOLD else [(fitted.calibrator.to(target), chosen)]
+    own_fits = source == OUT_OF_FOLD
+    parts = fold_fits(fitted, chosen, target, report) if own_fits else [(fitted.calibrator.to(target), chosen)]
     # One array that is there from the start: small arrays that are kept, between large ones that are not, would keep
     # the memory of the large ones.
     losses = np.full((len(chosen), classes, 3, len(THRESHOLDS)), np.nan, np.float32)
     kept: list[ReferenceCase] = []
     units: set[str] = set()
     for number, (calibrator, part) in enumerate(parts):
-        fold = number if source == OUT_OF_FOLD else ITSELF
+        fold = number if own_fits else ITSELF
         for case_id, (sums,) in walk(part.ids, Summer(part, [calibrator]), workers, failed, progress):
             if sums.histograms is None:
                 raise InputError(
                     f"labels of case {case_id!r} is missing, but trust is learned from labelled cases. "
                     "Open the cases with labels, or leave this one out."
                 )
+            report(f"trust, case {len(kept) + 1} of {len(chosen)}")
             losses[len(kept)] = losses_of(sums.histograms)
             kept.append(reference_case(sums, fold))
             units.add(sums.unit)
     if not kept:
         raise InputError("all cases failed, but at least one is needed to learn from. Check their files.")
     groups = [each.group for each in kept]
-    folded = source == OUT_OF_FOLD
     known = Reference(
         version=reference.VERSION,
         source=source,
@@ -157,8 +179,8 @@ def learn_trust(
         unit=one_unit(units),
         cases=tuple(sorted(kept, key=lambda each: each.id)),
         curves=tuple(_curves(losses[: len(kept), number], groups) for number in range(classes)),
-        folds=tuple(reference.packed(calibrator) for calibrator, _ in parts) if folded else (),
-        chosen=folded and any(bool(one.path) or "chosen" in one.details for one in _certificates(fitted)),
+        folds=tuple(reference.packed(calibrator) for calibrator, _ in parts) if own_fits else (),
+        chosen=own_fits and any(bool(one.path) or "chosen" in one.details for one in _certificates(fitted)),
     )
     return replace(fitted, reference=known)
 
@@ -271,13 +293,15 @@ def _certificates(fitted: Fitted) -> list[Certificate]:
     return [msgspec.convert(own[name], Certificate) for name in fitted.calibrator.regions.names]
 
 
-def fold_fits(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[Calibrator, Cases]]:
+def fold_fits(
+    fitted: Fitted, cases: Cases, device: torch.device, report: Report = silent
+) -> list[tuple[Calibrator, Cases]]:
     """Return the parts of the cases, each with a calibrator that was fitted to all others; of regions, one for each."""
     if isinstance(fitted.calibrator, PerRegion):
         whole, fits_of = fitted.calibrator, []
         for number, (inner, found) in enumerate(zip(whole.each.values(), _certificates(fitted), strict=True)):
             one = replace(fitted, calibrator=inner, certificate=found)
-            fits_of.append(fold_fits(one, region_view(cases, number), device))
+            fits_of.append(fold_fits(one, region_view(cases, number), device, report))
         joined = ([each for each, _ in part] for part in zip(*fits_of, strict=True))
         made = [PerRegion(whole.regions, inner).eval().requires_grad_(False) for inner in joined]
         return [(each, cases.subset(part.ids)) for each, (_, part) in zip(made, fits_of[0], strict=True)]
@@ -294,8 +318,8 @@ def fold_fits(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[
     config = replace(fitted.config, method="exact", verify=False, checkpoint=None)
     config = replace(config, lam=found.lam, mu=found.mu, nu=found.nu)
     fits = []
-    data = read_data(cases, None, config, contexts=fitted.calibrator.wants)
-    for part in parts:
+    data = read_data(cases, None, config, report, contexts=fitted.calibrator.wants)
+    for number, part in enumerate(parts, 1):
         learned = data.cases.subset([case_id for case_id in data.cases.ids if case_id not in part])
         source = data.source.subset(learned.ids)
         if not source.used:
@@ -304,9 +328,14 @@ def fold_fits(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[
                 "cases is judged by a fit to the others. Pass labelled cases that the calibrator has not seen."
             )
         fresh = make_calibrator(entry[0], cases.num_classes, **entry[1])
-        one = fit_to(fresh, FitData(learned, None, source, None), config, device)
+        say = partial(_say_part, report, f"trust, fit {number} of {len(parts)}")
+        one = fit_to(fresh, FitData(learned, None, source, None), config, device, say)
         fits.append((one.calibrator.to(device), cases.subset([each for each in cases.ids if each in part])))
     return fits
+
+
+def _say_part(report: Report, what: str, message: str) -> None:
+    report(f"{what}: {message}")
 
 
 def numbers_of(fitted: Fitted, names: Sequence[str] | None) -> tuple[int, ...]:

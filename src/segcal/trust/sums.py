@@ -17,7 +17,7 @@ nesting. It excludes no other: there is no rank among them, no kind of decision,
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -31,7 +31,8 @@ from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import Slab, score_slabs
 from segcal.fitting.reference import ITSELF, OF_CASE, OF_CLASS, ReferenceCase, written_numbers, written_sparse
-from segcal.numerics import decided, winner
+from segcal.kernels.trust_numba import count_alike, sum_voxels
+from segcal.numerics import winner
 from segcal.resample import defined_mean
 from segcal.types import IGNORED
 
@@ -95,7 +96,7 @@ def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ())
     Args:
         calibrator: on any device.
         case: as it was read, with what the calibrator sees beside logits.
-        members: the logits of one member after the other; none where they are not known.
+        members: the classes that one member after the other decides; none where they are not known.
     """
     classes, kinds = calibrator.num_classes, len(CONFIDENT) + 1
     size, unit = voxel_size(case.spacing)
@@ -116,11 +117,11 @@ def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ())
     found = winner(case.logits, axis=0)
     edge = touching(found)
     for slab in slabs:
-        _add(sums, slab, case, edge)
+        _add(sums, slab, case, found, edge)
     if case.disagreement is not None:
         kept = case.disagreement if case.mask is None else case.disagreement[case.mask]
         sums.alone[DISAGREEMENT] = float(kept.double().sum())
-    columns[AGREEMENT] = agreement_of(_decided(members, case.mask), classes)
+    columns[AGREEMENT] = agreement_of((_inside(each, case.mask) for each in members), classes)
     columns[BESIDE] = classes_beside(found, classes, case.mask)
     return sums
 
@@ -183,59 +184,33 @@ def classes_beside(found: Tensor, classes: int, mask: Tensor | None = None) -> F
 
 def agreement_of(masks: Iterable[Tensor], classes: int) -> Floats:
     """Return the mean Dice of all pairs of maps of classes, by class; NaN where no map has it, and for one map."""
-    found = [np.full(classes, np.nan)]
-    for one, other in combinations(masks, 2):
-        both = torch.bincount(one.long() * classes + other.long(), minlength=classes * classes).reshape(classes, -1)
-        total = (both.sum(0) + both.sum(1)).double().numpy()
-        with np.errstate(invalid="ignore"):
-            found.append(2 * both.diagonal().double().numpy() / total)
+    maps = [each.cpu().numpy() for each in masks]
+    if len(maps) < 2:
+        return np.full(classes, np.nan)
+    voxels, both = count_alike(np.stack(maps), classes)
+    with np.errstate(invalid="ignore"):
+        found = [2 * both[pair] / (voxels[pair[0]] + voxels[pair[1]]) for pair in combinations(range(len(maps)), 2)]
     means: Floats = defined_mean(np.array(found), axis=0)
     return means
 
 
-def _decided(members: Iterable[Tensor], mask: Tensor | None) -> Iterator[Tensor]:
-    for member in members:
-        classes = winner(member, axis=0).to(torch.int32)
-        yield (classes if mask is None else classes[mask]).reshape(-1)
+def _inside(classes: Tensor, mask: Tensor | None) -> Tensor:
+    return (classes if mask is None else classes[mask]).reshape(-1)
 
 
-def _add(sums: CaseSums, slab: Slab, case: Case, edge: Tensor) -> None:
+def _add(sums: CaseSums, slab: Slab, case: Case, found: Tensor, edge: Tensor) -> None:
     """Add a slab of classes to the sums of its case."""
-    classes = slab.scores.shape[1]
-    inside = slice(None) if case.mask is None else case.mask[slab.where].reshape(-1)
-    logits, scores = (each[0].reshape(classes, -1)[:, inside] for each in (slab.logits, slab.scores))
-    probs, mask = torch.softmax(scores, dim=0), decided(winner(logits, axis=0), scores)
-    own = probs.gather(0, mask[None])[0].double()
-    on_edge = edge[slab.where].reshape(-1)[inside].to(mask.device)
-    kind = mask * (len(CONFIDENT) + 1) + torch.bucketize(own, own.new_tensor(CONFIDENT))
-    sums.alone[VOXELS] += mask.numel()
-    sums.alone[ENTROPY] += float(torch.special.entr(probs).sum(dtype=torch.float64))
-    sums.columns[OF_VOXELS] += [
-        _counts(mask, classes),
-        _totals(probs),
-        _counts(mask, classes, own),
-        _totals(probs * (1 - probs)),
-        _counts(mask[on_edge], classes),
-        _counts(mask[on_edge], classes, own[on_edge]),
-    ]
-    sums.decided += _counts(kind, len(sums.decided))
-    if case.labels is None or sums.histograms is None:
-        return
-    labels = case.labels[slab.where].reshape(-1)[inside].to(mask.device)
-    known = labels != IGNORED
-    if not bool(known.all()):
-        probs, mask, kind, labels = probs[:, known], mask[known], kind[known], labels[known]
-    kinds = sums.joint.shape[1]
-    sums.joint += _counts(labels * kinds + kind, classes * kinds).reshape(classes, kinds)
-    right = labels[mask == labels]
-    sums.columns[OF_LABELS] += [_counts(each, classes) for each in (labels, right, mask)]
-    edges = torch.from_numpy(THRESHOLDS).to(probs)
-    likely = probs.gather(0, labels[None])
-    above = torch.where(probs > likely, probs, torch.zeros((), dtype=probs.dtype, device=probs.device)).sum(0)
-    for table, reached in enumerate((_reached(likely[0], edges), torch.bucketize(above + likely[0], edges))):
-        sums.histograms[table] += _counts(labels * BINS + reached, classes * BINS).reshape(classes, BINS)
-    for number, each in enumerate(probs):
-        sums.histograms[2, number] += _counts(_reached(each, edges), BINS)
+    before, on_edge = found[slab.where].reshape(-1), edge[slab.where].reshape(-1)
+    inside, labels = (None if each is None else each[slab.where].reshape(-1) for each in (case.mask, case.labels))
+    scores = slab.scores[0].reshape(len(slab.scores[0]), -1)
+    own = sum_voxels(scores, before, on_edge, inside, labels, THRESHOLDS, CONFIDENT)
+    sums.alone[[VOXELS, ENTROPY]] += own.alone
+    sums.columns[OF_VOXELS] += own.columns
+    sums.decided += own.decided
+    if sums.histograms is not None:
+        sums.columns[OF_LABELS] += own.labelled
+        sums.joint += own.joint
+        sums.histograms += own.histograms
 
 
 def _add_regions(sums: CaseSums, slab: Slab, case: Case, calibrator: PerRegion) -> None:

@@ -1,6 +1,6 @@
 """``CASE.npy``, one array per case, memory-mapped; ``CASE.npz``, the declared array of each file or the only one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,37 @@ class Npy(Format):
     documented = ("`CASE.npy`", "memory-mapped")
     extensions = (".npy",)
 
+    # The file whose header was looked at last: who looks at it usually reads it next, and it is opened once.
+    _opened: tuple[tuple[object, ...], np.ndarray] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return vars(self) | {"_opened": None}
+
     def header(self, case_id: str) -> Header:
         """Look at the header."""
-        header = npy_header(self.path(case_id))
-        return self.seen(header.shape, header.dtype)
+        values = self._mapped(case_id)
+        self._opened = self._stamp(case_id), values
+        return self.seen(values.shape, values.dtype)
 
     def read(self, case_id: str) -> Stored:
         """Map the file."""
-        return Stored(self.classes_first(map_npy(self.path(case_id))))
+        return Stored(self.classes_first(self._mapped(case_id)))
+
+    def read_checked(self, case_id: str, check: Callable[[Header], None]) -> Stored:
+        """Map the file, of which nothing is read before its values are used."""
+        values = self._mapped(case_id)
+        check(self.seen(values.shape, values.dtype))
+        return Stored(self.classes_first(values))
+
+    def _stamp(self, case_id: str) -> tuple[object, ...]:
+        """Return what tells one file at a path from another that replaces it."""
+        stat = self.path(case_id).stat()
+        return case_id, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+    def _mapped(self, case_id: str) -> np.ndarray:
+        opened, self._opened = self._opened, None
+        path = self.path(case_id)
+        return opened[1] if opened is not None and opened[0] == self._stamp(case_id) else map_npy(path)
 
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
         """Write in the axis order and byte order of the input."""
