@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 from segcal.calibrators.affine import AffineCalibrator
@@ -32,6 +33,12 @@ torch.set_num_threads(1)
 # that interrupt a process must find it listening.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Collect test files as tests alone: looked through for doctests first, one that cannot be imported is skipped."""
+    return [collector for collector in (yield) if not isinstance(collector, DoctestModule)]
 
 
 def _randomise_affine(calibrator, generator, edge):

@@ -236,7 +236,7 @@ def parameters_of(function):
 
 
 # Where a function of the user's own is taken, these are functions that do not take what they are given.
-FUNCTIONS = {"progress", "failed", "inferer", "model", "calibrator"}
+FUNCTIONS = {"progress", "report", "failed", "inferer", "model", "calibrator"}
 NO_SUCH_FUNCTION = {"metric", "calibrator", "fitted"}
 
 

@@ -15,7 +15,7 @@ from segcal.fitting.config import STRENGTHS
 from segcal.fitting.convex_problem import MOST_STEEP, LinearProblem
 from segcal.fitting.frames import Frames
 from segcal.fitting.scores import Worth
-from segcal.fitting.strengths import _FoldWalk, given, is_worse
+from segcal.fitting.strengths import FoldWalk, given, is_worse
 from segcal.fitting.voxels import StreamedVoxels
 
 
@@ -75,7 +75,7 @@ def test_a_rise_within_noise_does_not_end_the_path(monkeypatch):
             }
 
         monkeypatch.setattr("segcal.fitting.strengths.measure", measured)
-        walked = _FoldWalk(request, fold, given(request)).walk(STRENGTHS, may_end=True)
+        walked = FoldWalk(request, fold, given(request)).walk(STRENGTHS, may_end=True)
         assert len(walked) == (len(STRENGTHS) if noisy else 3)
 
 
