@@ -21,6 +21,7 @@ from segcal.memory import Footprint
 
 TOLERANCE = 6 << 20  # bytes: what the allocator and the libraries may take more
 SPACES = {"few": (2, 4), "small": (5, 128), "large": (20, 128)}  # slices, and the side of each
+TIMES = {"few": 1, "small": 1, "large": 2}  # the smaller peak counts: a thread that was late can only add to it
 CLASSES, MEMBERS, CASES = 4, 2, 3
 COMMANDS = ("check", "fit", "evaluate", "apply", "trust", "decide", "monitor", "audit", "convert")
 
@@ -65,19 +66,19 @@ def write_cases(home, slices, side):
         np.save(home / "labels" / f"c{number}.npy", labels.astype(np.uint8))
 
 
-def calls_of(home):
+def calls_of(home, out):
     members = [str(home / f"m{number}") for number in range(MEMBERS)]
-    labels, cal, how = str(home / "labels"), str(home / "cal"), ["--kind", "probs", "--pool", "mean_probs"]
+    labels, cal, how = str(home / "labels"), str(home / out / "cal"), ["--kind", "probs", "--pool", "mean_probs"]
     return {
         "check": ["check", *members, labels, *how],
         "fit": ["fit", *members, labels, *how, "--calibrator", "ts", "-o", cal],
         "evaluate": ["evaluate", *members, labels, *how, "--calibrator", cal],
-        "apply": ["apply", cal, *members, *how, "-o", str(home / "applied")],
-        "trust": ["trust", cal, *members, *how, "-o", str(home / "trust"), "--level", "0.6"],
-        "decide": ["decide", cal, *members, *how, "-o", str(home / "decided"), "--rule", "dice"],
+        "apply": ["apply", cal, *members, *how, "-o", str(home / out / "applied")],
+        "trust": ["trust", cal, *members, *how, "-o", str(home / out / "trust"), "--level", "0.6"],
+        "decide": ["decide", cal, *members, *how, "-o", str(home / out / "decided"), "--rule", "dice"],
         "monitor": ["monitor", cal, *members, *how],
         "audit": ["audit", cal, *members, *how],
-        "convert": ["convert", *members, "--labels", labels, *how, "-o", str(home / "store")],
+        "convert": ["convert", *members, "--labels", labels, *how, "-o", str(home / out / "store")],
     }
 
 
@@ -88,7 +89,8 @@ def peaks(tmp_path_factory):
     calls = []
     for size, space in SPACES.items():
         write_cases(home / size, *space)
-        calls += [(size, command, call) for command, call in calls_of(home / size).items()]
+        for time in range(TIMES[size]):
+            calls += [(size, command, call) for command, call in calls_of(home / size, f"out{time}").items()]
     (home / "calls").write_text(json.dumps(calls))
     threads = {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}  # with two, the next case is read meanwhile
     trimmed = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
@@ -103,7 +105,7 @@ def peaks(tmp_path_factory):
     found = {}
     for size, command, code, peak, said in map(json.loads, done.stdout.splitlines()):
         assert code in (0, 4), said
-        found[size, command] = peak
+        found[size, command] = min(peak, found.get((size, command), peak))
     return found
 
 
