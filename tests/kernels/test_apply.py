@@ -312,8 +312,8 @@ def test_a_change_of_parameters_is_noticed(name, device):
     tables = calibrator.buffers() if name == "isotonic" else calibrator.parameters()
     before, first = calibrator(logits), max(tables, key=torch.numel)
     held = first.clone()
-    with torch.no_grad():
-        first.mul_(0.5)
+    with torch.no_grad():  # not all alike: weights of a mixture need not sum to one
+        first.mul_(torch.linspace(0.5, 0.9, first.numel(), device=first.device).reshape(first.shape))
     after = calibrator(logits)
     assert not torch.equal(before, after)
     torch.testing.assert_close(after.double(), exact_of(calibrator, logits), rtol=1e-5, atol=4e-5)
@@ -376,7 +376,8 @@ def test_half_parameters_and_derivatives_forwards(name):
 def test_a_network_of_any_depth_keeps_the_order_and_a_large_one_has_no_kernel(hidden):
     calibrator, logits = moved("pts", 7, "cuda", largest=4, hidden=hidden), 20 * logits_of(7, device="cuda")
     assert calibrator.served(logits).by == "triton"
-    torch.testing.assert_close(calibrator(logits).double(), exact_of(calibrator, logits), rtol=1e-5, atol=4e-5)
+    # A temperature near the smallest, 0.001, has four digits in float32, with tensor operations too.
+    torch.testing.assert_close(calibrator(logits).double(), exact_of(calibrator, logits), rtol=2e-4, atol=4e-5)
     scores, order = calibrator.quick_scores(logits), logits.sort(dim=1, descending=True, stable=True).indices
     assert bool((scores.gather(1, order).diff(dim=1) <= 0).all())
     large = moved("pts", 7, "cuda", hidden=(64, 64))

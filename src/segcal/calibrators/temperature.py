@@ -48,12 +48,12 @@ class Identity(Calibrator):
     competes = True
 
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
-        """Return the logits."""
-        return logits
+        """Return the distances to the winner, so that an offset is gone before anything is rounded."""
+        return logits - logits.amax(dim=1, keepdim=True)
 
     def plan(self) -> FusedPlan:
-        """Return the logits as they are."""
-        return FusedPlan.scaled(torch.ones((), dtype=torch.float64), self.num_classes, "nothing")
+        """Return the logits as they are, up to the largest of their voxel."""
+        return FusedPlan.scaled(torch.ones((), dtype=torch.float64), self.num_classes)
 
 
 class TemperatureScaling(ConvexCalibrator):

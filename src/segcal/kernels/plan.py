@@ -67,9 +67,9 @@ class FusedPlan(NamedTuple):
     bounded: bool = True
 
     @classmethod
-    def scaled(cls, factor: Tensor, num_classes: int, centre: Centre = "top") -> "FusedPlan":
+    def scaled(cls, factor: Tensor, num_classes: int) -> "FusedPlan":
         """Return one factor for all classes."""
-        return cls("affine", (factor.expand(num_classes),), centre, keeps=True)
+        return cls("affine", (factor.expand(num_classes),), keeps=True)
 
 
 def on_host(*tables: Tensor) -> list[Tensor]:
