@@ -11,10 +11,10 @@ something to be hidden.
 """
 
 import numpy as np
-import torch
 
 from segcal.checks import as_tensor
 from segcal.errors import InputError
+from segcal.kernels.rivals import WINS, rivals_of
 from segcal.numerics import winner as decide
 
 # exp, log and the division by a sum are each within two units in the last place, and rounding adds one.
@@ -29,7 +29,7 @@ def keep_decision(values: np.ndarray, winner: np.ndarray, name: str = "values") 
     >>> keep_decision(np.array([[0.5], [0.5]], np.float16), np.array([1])).T
     array([[0.4998, 0.5   ]], dtype=float16)
     """
-    wrong = _other_winner(values, winner)
+    wrong = rivals_of(as_tensor(values, "values"), as_tensor(winner, "winner")) != WINS
     if not wrong.any():
         return values
     scores = values[:, wrong]
@@ -50,17 +50,6 @@ def keep_decision(values: np.ndarray, winner: np.ndarray, name: str = "values") 
     limit = np.where(lower_index, below, own)
     values[:, wrong] = np.where(rival, np.minimum(scores, limit), scores)
     return values
-
-
-def _other_winner(values: np.ndarray, winner: np.ndarray) -> np.ndarray:
-    """Return where another class than `winner` is the lowest-index maximum; sought only where several may be."""
-    scores, wanted = as_tensor(values, "values"), as_tensor(winner, "winner")
-    highest = scores.amax(0)
-    own = scores.gather(0, wanted.long()[None])[0]
-    doubtful = ((own < highest) | ((scores == highest).sum(0, dtype=torch.int32) > 1)).numpy()
-    if doubtful.any():
-        doubtful[doubtful] = lowest_argmax(values[:, doubtful]) != winner[doubtful]
-    return doubtful
 
 
 def lowest_argmax(values: np.ndarray) -> np.ndarray:
