@@ -132,12 +132,12 @@ def put(source: Path, target: Path, durable: bool = False) -> Path:
     return target
 
 
-def sweep(*folders: Path) -> None:
+def remove_leftovers(*folders: Path) -> None:
     """Remove the temporary folders that dead processes left directly in some folders; what they had aside goes back."""
     for folder in folders:
         with suppress(OSError):  # not there, or not ours to write to
             for beside in [path for path in folder.iterdir() if NAME.fullmatch(path.name)]:
-                _sweep_one(beside)
+                _remove_leftover(beside)
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def _named(random: str) -> str:
     return f".segcal-{random}{hashlib.sha256(f'segcal {random}'.encode()).hexdigest()[:6]}"
 
 
-def _sweep_one(beside: Path) -> None:
+def _remove_leftover(beside: Path) -> None:
     if beside.is_symlink():
         return
     own = beside.name == _named(beside.name[len(".segcal-") : -6])

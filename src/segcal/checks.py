@@ -18,7 +18,7 @@ from segcal.types import IGNORED
 MAX_CLASSES = 1 << 20
 # Masked classes often hold -1e9, which can be computed with. Beyond this, squares of scores swamp all else in a fit.
 LARGEST_LOGIT = 1e10
-# A size above this is a lie of a header, and too long to be written out.
+# A size above this comes from a wrong header, and is too long to be written out.
 _ABSURD = 1 << 62
 _CLASSES_LAST = "If classes are the last axis, move them first with numpy.moveaxis(logits, -1, 0)."
 

@@ -1,6 +1,6 @@
 """The border at which text, JSON and TOML come in and results go out as JSON and CSV, each file as a whole.
 
-What comes in and nobody vouches for is bounded before it is believed:
+Documents come from files that nothing guarantees, so sizes are bounded before anything is read:
 
 - Nothing is opened that is not a plain file: a named pipe would be waited for, for ever.
 - A file of text has at most 64 MB.

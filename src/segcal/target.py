@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from segcal.atomic import NAME, PLAIN, check_target, hold, sweep, temporary
+from segcal.atomic import NAME, PLAIN, check_target, hold, remove_leftovers, temporary
 from segcal.errors import InputError
 
 LOCK = ".segcal-lock"
@@ -39,7 +39,7 @@ def claim(folder: Path, lock: str = LOCK) -> Iterator[None]:
     except OSError as error:
         raise _unwritable(folder, error) from None
     try:
-        sweep(folder)
+        remove_leftovers(folder)
         yield
     finally:
         with suppress(OSError):  # the results are there, whatever becomes of the lock
@@ -99,7 +99,7 @@ def check_file(path: Path, signature: re.Pattern[bytes], inputs: Iterable[Path] 
     if not path.parent.is_dir():
         raise InputError(f"{path} is in a folder that does not exist, but results go there. Make the folder first.")
     check_target(path)
-    sweep(path.parent)
+    remove_leftovers(path.parent)
     try:
         with temporary(path.parent):
             pass

@@ -1,4 +1,4 @@
-"""The tensors that travel through the package, and the one axis rule: classes are axis 1.
+"""Tensor types of the package, and the one axis rule: classes are axis 1.
 
 All are plain :class:`torch.Tensor`; the names say what the numbers mean, so that no function
 has to guess it from values.
@@ -29,7 +29,7 @@ class Context(NamedTuple):
     Attributes:
         image: ``(batch, channels, *space)``.
         disagreement: ``(batch, *space)``: how much the members of an ensemble disagree, of :mod:`segcal.pooling`.
-        mean_gap: ``(batch,)``: what :mod:`segcal.calibrators.surroundings` knows of the whole image, for a part of it.
+        mean_gap: ``(batch,)``: what :mod:`segcal.calibrators.neighbourhood` knows of the whole image, for a part of it.
     """
 
     image: Tensor | None = None

@@ -56,7 +56,7 @@ ROW_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "(f) Standard affine calibrator (not order-preserving, TI): DC": ((_P, "dc"), (_L, "dc")),
     "(g) Vector scaling, and its TI form": ((_L, "vs"), (_L, "vs_ti")),
-    "(h) Curves that see their surroundings (TI): conic scaling": tuple(
+    "(h) Curves that see the neighbourhood (TI): conic scaling": tuple(
         (how, name) for name in ("conic", "conic_class") for how in (_P, _L)
     ),
 }

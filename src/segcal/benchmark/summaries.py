@@ -8,7 +8,7 @@ Comparisons are those that a protocol asks for, and those of the paper: of two p
 
 - What does translation invariance do? Matrix scaling against its two TI forms; LTS on logits against log-probabilities.
 - What does keeping the decision cost? CDC against CMS_ap and CMS_op, with each pooling.
-- What do curves that see their surroundings add? Conic scaling against TS and CMS_ap, and by class against shared.
+- What do curves that see the neighbourhood add? Conic scaling against TS and CMS_ap, and by class against shared.
 
 The second is compared with the first, metric by metric, in paired differences over the test cases of all repeats. It is
 *better* or *worse* if the interval of the difference lies on one side of zero, and otherwise there is *no difference*.
@@ -64,7 +64,7 @@ PAIRS: tuple[tuple[str, str, str, str], ...] = (
         for second in ("cms_ap", "cms_op")
     ),
     *(
-        (pooling, first, second, "curves that see their surroundings")
+        (pooling, first, second, "curves that see the neighbourhood")
         for pooling in ("mean_probs", "mean_logits")
         for first, second in (("ts", "conic"), ("cms_ap", "conic"), ("conic", "conic_class"))
     ),

@@ -147,11 +147,11 @@ class ConvexCalibrator(Calibrator):
     def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Bring logits ``(N, C)`` into the coordinates in which this calibrator is linear.
 
-        `context` is ``(K, N)``: what is known of the voxels' surroundings, for a calibrator that sees them.
+        `context` is ``(K, N)``: what is known of the voxels' neighbourhood, for a calibrator that sees them.
         """
 
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """Return the lowest and highest value of each of one expert's variables, ``(P,)``: wide ones, unless told."""
+        """Return the lowest and highest value of each of one expert's variables, ``(P,)``; wide ones by default."""
         lows = [SMALLEST_SCALE if name in self.positives else -LARGEST for name in self.variables]
         low = torch.tensor(lows, dtype=torch.float64).repeat_interleave(torch.tensor(self._sizes()))
         return low, torch.full_like(low, LARGEST)

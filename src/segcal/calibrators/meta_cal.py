@@ -1,4 +1,4 @@
-r"""Meta-Cal: a temperature for sure voxels, nothing for unsure ones (Ma and Blaschko, ICML 2021).
+r"""Meta-Cal: a temperature where the entropy is low, nothing where it is high (Ma and Blaschko, ICML 2021).
 
 With the entropy :math:`h = -\sum_c S(z)_c \log S(z)_c` in nats and a threshold :math:`\gamma`,
 
@@ -83,18 +83,18 @@ class MetaCal(Calibrator):
         self.threshold = nn.Parameter(torch.tensor(NEVER, dtype=torch.float64))
         self.inverse_temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
         if above == "large_t":
-            unsure = 1 / (large_temperature or LARGE_TEMPERATURE)
-            self.inverse_temperature_unsure = nn.Parameter(torch.tensor(unsure, dtype=torch.float64))
+            above_t = 1 / (large_temperature or LARGE_TEMPERATURE)
+            self.inverse_temperature_unsure = nn.Parameter(torch.tensor(above_t, dtype=torch.float64))
             self.positives = ("inverse_temperature", "inverse_temperature_unsure")
             self.rests_on = "both inverse temperatures are positive"
 
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return tempered distances to the winner; above the threshold almost equal scores."""
         gaps = logits - logits.amax(dim=1, keepdim=True)
-        sure = entropy(gaps) < self.threshold.to(gaps.dtype)
-        return torch.where(sure, gaps * self.inverse_temperature.to(gaps.dtype), self._unsure(gaps))
+        below = entropy(gaps) < self.threshold.to(gaps.dtype)
+        return torch.where(below, gaps * self.inverse_temperature.to(gaps.dtype), self._above(gaps))
 
-    def _unsure(self, gaps: Tensor) -> Tensor:
+    def _above(self, gaps: Tensor) -> Tensor:
         if self.above == "uniform":
             equal = torch.zeros_like(gaps)
             return with_lead(equal, torch.zeros_like(gaps[:, 0], dtype=torch.int64))

@@ -34,7 +34,7 @@ from segcal.regions import Regions
 from segcal.types import Context, Logits, LogProbs
 
 # How often all pairs of regions are looked at: each time less than a quarter is left of what three in a row violate.
-SWEEPS = 8
+PASSES = 8
 
 
 class PerRegion(Holder):
@@ -88,7 +88,7 @@ class PerRegion(Holder):
 
     def _projected(self, odds: list[Tensor], logits: list[Tensor]) -> list[Tensor]:
         held = {(i, o): logits[i] <= logits[o] for i, o in self.regions.nested}
-        for _ in range(SWEEPS if held else 0):
+        for _ in range(PASSES if held else 0):
             for (i, o), were in held.items():
                 middle, turned = (odds[i] + odds[o]) / 2, were & (odds[i] > odds[o])
                 odds[i], odds[o] = (torch.where(turned, middle, odds[number]) for number in (i, o))

@@ -42,7 +42,7 @@ class PriorShift(Holder):
         return self._weighed(self.inner.scores(logits, context), logits)
 
     def scores_at(self, logits: Tensor, context: Tensor | None = None) -> Tensor:
-        """Return the scores ``(C, n)`` of single voxels, whose surroundings are known."""
+        """Return the scores ``(C, n)`` of single voxels, whose neighbourhood is known."""
         return self._weighed(self.inner.scores_at(logits, context)[None], logits[None])[0]
 
     def _weighed(self, scores: Tensor, logits: Tensor) -> Tensor:

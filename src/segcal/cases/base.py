@@ -9,6 +9,7 @@ before anything works on it (:meth:`Cases.checked`): the smallest and largest va
 
 import copy
 import hashlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -73,7 +74,7 @@ class Case:
         group: what must stay in one split (patient, video, site), or None.
         disagreement: ``(*space)``, how much the members disagree, or None where it was not asked for or is not known;
             of regions, ``(regions, *space)``.
-        doubt: why the scores hardly are of the declared kind, in a sentence; empty where nothing speaks against it.
+        kind_warning: a sentence that says why the scores are probably not of the declared kind; empty without a reason.
     """
 
     id: str
@@ -83,8 +84,15 @@ class Case:
     spacing: tuple[float, ...] | None = None
     image: Tensor | None = None
     group: str | None = None
-    doubt: str = ""
+    kind_warning: str = ""
     disagreement: Tensor | None = None
+
+    @property
+    def doubt(self) -> str:
+        """Deprecated: the old name of `kind_warning`."""
+        text = "Case.doubt is the old name of Case.kind_warning, which is needed from the next release on. Use that."
+        warnings.warn(text, FutureWarning, stacklevel=2)
+        return self.kind_warning
 
     @property
     def context(self) -> Context:

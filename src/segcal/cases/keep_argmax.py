@@ -2,11 +2,11 @@ r"""Keeping a decision through rounding.
 
 A calibrator that keeps the mask leaves the old winner :math:`w` with :math:`s_w \ge s_j` for all classes. Rounded to a
 file's float16 or float32, two scores can become equal, and then a lowest-index ``argmax`` may name another class
-(definitions 13.8). :func:`keep_decision` lowers such rivals by the least amount that the number type allows: those
-with a lower index to the next number below :math:`s_w`, the others to :math:`s_w` itself. The winner's own value
-never changes, no value rises, and a voxel whose winner is right already is not touched.
+(definitions 13.8). :func:`keep_decision` lowers such classes by the least amount that the number type allows: those
+with a lower index to the next number below :math:`s_w`, the others to :math:`s_w` itself. The winner's own value never
+changes, no value rises, and a voxel whose winner is right already is not touched.
 
-A rival that is above the winner by more than rounding can explain is a changed decision: that is an error, not
+Another class that is above the winner by more than rounding can explain is a changed decision: that is an error, not
 something to be hidden.
 """
 
@@ -46,9 +46,9 @@ def keep_decision(values: np.ndarray, winner: np.ndarray, name: str = "values") 
         )
     below = np.nextafter(own, np.asarray(-np.inf, own.dtype))
     lower_index = np.arange(len(scores))[:, None] < wanted
-    rival = np.arange(len(scores))[:, None] != wanted
+    others = np.arange(len(scores))[:, None] != wanted
     limit = np.where(lower_index, below, own)
-    values[:, wrong] = np.where(rival, np.minimum(scores, limit), scores)
+    values[:, wrong] = np.where(others, np.minimum(scores, limit), scores)
     return values
 
 
@@ -57,10 +57,10 @@ def _other_winner(values: np.ndarray, winner: np.ndarray) -> np.ndarray:
     scores, wanted = as_tensor(values, "values"), as_tensor(winner, "winner")
     highest = scores.amax(0)
     own = scores.gather(0, wanted.long()[None])[0]
-    doubtful = ((own < highest) | ((scores == highest).sum(0, dtype=torch.int32) > 1)).numpy()
-    if doubtful.any():
-        doubtful[doubtful] = lowest_argmax(values[:, doubtful]) != winner[doubtful]
-    return doubtful
+    unclear = ((own < highest) | ((scores == highest).sum(0, dtype=torch.int32) > 1)).numpy()
+    if unclear.any():
+        unclear[unclear] = lowest_argmax(values[:, unclear]) != winner[unclear]
+    return unclear
 
 
 def lowest_argmax(values: np.ndarray) -> np.ndarray:

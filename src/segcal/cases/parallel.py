@@ -31,7 +31,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 import torch
 
 from segcal.cases.base import Case, CaseError, Cases, naming_case
-from segcal.cases.glance import Glance, glance_at
+from segcal.cases.profile import Profile, profile_at
 from segcal.errors import InputError
 from segcal.parent import follow_parent
 
@@ -87,12 +87,12 @@ def map_cases(
     function: Callable[[Case], Result],
     workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
-    seen: Callable[[Glance], None] | None = None,
+    seen: Callable[[Profile], None] | None = None,
 ) -> Iterator[tuple[str, Result]]:
     """Yield the id and ``function(case)`` of every case; with several workers the function must be picklable.
 
     `failed` takes the error of a case that is not usable, and the rest goes on; without it the error is raised. `seen`
-    takes a glance at each case on the way.
+    takes the profile of each case on the way.
     """
     read = _ReadAnd(cases, function, seen is not None)
     about = " ".join(filter(None, (_name_of(function), cases.pooling, cases.aspect)))
@@ -284,17 +284,17 @@ class _ReadAnd(Generic[Result]):
     def __init__(self, cases: Cases, function: Callable[[Case], Result], look: bool) -> None:
         self.cases, self._function, self._look = cases, function, look
 
-    def __call__(self, case_id: str) -> tuple[Result, Glance | None]:
+    def __call__(self, case_id: str) -> tuple[Result, Profile | None]:
         """Read the case too."""
         return self.work(self.cases.checked(case_id))
 
-    def work(self, case: Case) -> tuple[Result, Glance | None]:
+    def work(self, case: Case) -> tuple[Result, Profile | None]:
         """Do what is done to a case that was read."""
         result = self._function(case)  # first: it refuses what cannot be looked at
-        return result, glance_at(case, self.cases.decision) if self._look else None
+        return result, profile_at(case, self.cases.decision) if self._look else None
 
 
-def _on_read(function: _ReadAnd[Result], case_id: str, case: Case) -> tuple[Result, Glance | None]:
+def _on_read(function: _ReadAnd[Result], case_id: str, case: Case) -> tuple[Result, Profile | None]:
     return on_case(lambda _: function.work(case), case_id)
 
 

@@ -37,7 +37,7 @@ _OWN = ("IMAGE_STRUCTURE", "DERIVED_SUBDATASETS", "RPC")
 def _library(path: Path) -> Iterator[Any]:
     rasterio = load_extra("rasterio", "geo")
     with rasterio.Env(GDAL_CACHEMAX=CACHE), warnings.catch_warnings():
-        # A prediction may have no place in the world, and matrices of scores are no pictures.
+        # A prediction may have no geographic position, and matrices of scores are no images.
         warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
         yield rasterio
 

@@ -142,7 +142,7 @@ def region_case(case: Case, regions: Regions, number: int) -> Case:
         case,
         logits=two_classes(case.logits[number]),
         labels=None if case.labels is None else regions.truth(case.labels, number),
-        doubt="",
+        kind_warning="",
         disagreement=None if case.disagreement is None else case.disagreement[number],
     )
 

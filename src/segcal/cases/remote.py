@@ -134,7 +134,7 @@ class Remote:
         return int(self.listing().get(name, {}).get("size") or 0)
 
     def _asked(self, ask: Callable[[Any], Result], url: str) -> Result:
-        """Ask, again if there is no answer, and say in one sentence what is wrong in the end."""
+        """Ask, again if there is no answer; in the end raise an error that says what is wrong."""
         fsspec = load_extra("fsspec", "cloud", "URLs need")
         reason = ""
         for _ in range(TRIES):

@@ -1,4 +1,4 @@
-"""Reading arrays from files that nobody vouches for: what a file declares is checked before anything is allocated.
+"""Reading arrays from files that may be wrong: what a file declares is checked before anything is allocated.
 
 A header of a few bytes can promise an array of any size, and a zip entry can promise any length. So
 
@@ -26,7 +26,7 @@ from segcal.checks import check_memory, memory_limit
 from segcal.documents import reading
 from segcal.errors import InputError
 
-# The most that deflate can make of one byte; a declared size above it is a lie.
+# The most that deflate can make of one byte; a declared size above it is wrong.
 DEFLATE_RATIO = 1032
 NUMBERS = "fiub"
 # Numpy itself refuses headers above 10,000 characters; nothing more is ever read to look at one.

@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
-from segcal.atomic import sweep, write_text
+from segcal.atomic import remove_leftovers, write_text
 from segcal.checks import check_seed
 from segcal.documents import read_json
 from segcal.errors import InputError
@@ -101,7 +101,7 @@ def draw_groups(
 def save_split(split: Split[Part], path: str | Path, seed: int | None = None) -> None:
     """Write which case is in which part, and the seed it was drawn with."""
     parts = {name: list(part.ids) for name, part in split._asdict().items()}
-    sweep(Path(path).parent)
+    remove_leftovers(Path(path).parent)
     write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "seed": seed, **parts}, indent=1) + "\n")
 
 

@@ -183,7 +183,7 @@ def result_path(args: argparse.Namespace, name: str, signature: re.Pattern[bytes
 
 @contextmanager
 def _of_parts(parts: list[Path]) -> Iterator[None]:
-    """Say in one sentence what results of parts that do not fit together led to: nobody vouches for them."""
+    """Report results of shards that do not fit together as one error: nothing guarantees their form."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, RuntimeError, AssertionError, ValueError) as error:

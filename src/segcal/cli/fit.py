@@ -264,7 +264,7 @@ FIT = Command(
     "segcal fit PREDICTIONS... LABELS -o CAL [options]",
     "Compare calibrators on cases that are held out in turn, fit the winner to all cases, save it.\n"
     "By default calibrators compete that ignore the logit offset and keep the mask, conic\n"
-    "scaling (which looks around the voxel) among them, with both poolings of an ensemble. One that\n"
+    "scaling (which sees the neighbourhood of a voxel) among them, with both poolings of an ensemble. One that\n"
     "is not clearly better than a temperature (ts) is not taken.",
     "examples:\n  segcal fit predictions/ labels/ -o calibrator/ --kind logits --ignore 255\n"
     "  segcal fit member_*/ labels/ -o calibrator/ --kind logits --pool mean_logits --calibrator ts",

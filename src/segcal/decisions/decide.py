@@ -1,6 +1,6 @@
 """Masks by a rule, in a folder or in memory; the preserved mask is the default, and changes nothing.
 
-Pictures become PNG and volumes NIfTI, in the geometry of the predictions. A label map is ``CASE.png`` or
+Images become PNG and volumes NIfTI, in the geometry of the predictions. A label map is ``CASE.png`` or
 ``CASE.nii.gz``; masks that may overlap are one file each, ``STRUCTURE/CASE.png``. ``rows/CASE.json`` has what
 ``decide.csv`` and ``decide.json`` are put together from. What each case was made from is recorded, so that a run that
 was interrupted goes on.

@@ -26,7 +26,7 @@ from segcal.cases.parallel import Engine, Workers, behind, map_cases, map_ids, o
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
 from segcal.cases.scene_writer import ScenePart, write_scene
-from segcal.cases.suspicion import doubtful_kind, warn
+from segcal.cases.suspicion import suspect_kind, warn
 from segcal.cases.write import CaseWriter
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
@@ -116,7 +116,7 @@ def apply(
         # A part must give a result for all of its cases; it knows itself which of them are done.
         missing = cases if isinstance(workers, Engine) and workers.folder == Path(folder) else applier.missing()
         missing, stale = as_seen(missing, fitted.calibrator), applier.stale()
-        warn(doubtful_kind(_looked_at(missing)))
+        warn(suspect_kind(_looked_at(missing)))
         tell = progress or (lambda case_id: None)
         for case_id in sorted({*cases.ids} - {*missing.ids}):
             tell(case_id)

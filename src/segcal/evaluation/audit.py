@@ -340,7 +340,7 @@ def _reversal(logits: Tensor, scores: Tensor) -> Tensor:
 
 
 def _as_taken(calibrator: Calibrator, logits: Tensor) -> tuple[Tensor, Context]:
-    """Return voxels as a calibrator takes them, where it is; as an image with a blank picture, if it looks at such."""
+    """Return voxels as a calibrator takes them, where it is; as an image with a blank image, if it looks at such."""
     logits = logits.to(next(calibrator.parameters(), logits).device)
     if not calibrator.pointwise:
         side = next(n for n in range(int(len(logits) ** 0.5), 0, -1) if len(logits) % n == 0)

@@ -7,7 +7,7 @@ Intervals draw whole groups where cases belong to some (:mod:`segcal.resample`).
 Before: the softmax of the case's logits. After: the calibrator's scores, normalised the same way. The prediction after
 calibration stays the one before wherever no other class is strictly above it in the scores.
 
-Numbers of cases that a calibrator was fitted or chosen on flatter it. They are measured too, but apart
+Numbers of cases that a calibrator was fitted or chosen on are too favourable. They are measured too, but apart
 (:func:`evaluate_by_part`).
 """
 
@@ -25,7 +25,7 @@ from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import Failures, Workers, map_cases
 from segcal.cases.records import read_marker
-from segcal.cases.suspicion import Suspicion, doubtful_kind, other_origin, warn, wrong_kinds
+from segcal.cases.suspicion import Suspicion, other_origin, suspect_kind, warn, wrong_kinds
 from segcal.errors import InputError
 from segcal.evaluation.case_counter import Counter, Map, Stage, region_metrics, summarise
 from segcal.evaluation.result import Evaluation
@@ -48,7 +48,7 @@ FITTED_ON = "fitted on"
 ALL = "all"
 TITLES = {
     HELD_OUT: "held-out cases",
-    FITTED_ON: "cases that the calibrator was fitted or chosen on (these numbers flatter it)",
+    FITTED_ON: "cases that the calibrator was fitted or chosen on (these numbers are too favourable)",
     ALL: "all cases",
 }
 
@@ -107,14 +107,14 @@ def evaluate(
     counter = Counter(chosen, bands, cases.regions)
     if cases.regions is not None:
         chosen = region_metrics(chosen, cases.regions)
-        warn(doubtful_kind(cases))
+        warn(suspect_kind(cases))
     measure = partial(_measure, counter, calibrator)
     stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
     rows: list[dict[str, Any]] = []
-    doubts: dict[str, str] = {}
+    kind_warnings: dict[str, str] = {}
     failures = Failures(failed)
-    for case_id, (found, group, doubt) in map_cases(cases, measure, workers, failures.take):
-        doubts[case_id] = doubt
+    for case_id, (found, group, kind_warning) in map_cases(cases, measure, workers, failures.take):
+        kind_warnings[case_id] = kind_warning
         for (name, stage), tables in zip(stages.items(), found, strict=True):
             size = {"voxels": tables.likelihood.voxels, "ignored": tables.confusion.ignored}
             rows.append({"case": case_id, "stage": name, "group": group, **size, **stage.add(case_id, tables)})
@@ -122,7 +122,7 @@ def evaluate(
             progress(case_id)
     if not rows:
         raise failures.refuse_all(len(cases))
-    warn(wrong_kinds(doubts))
+    warn(wrong_kinds(kind_warnings))
     groups = {row["case"]: row["group"] or f"\0{row['case']}" for row in rows}
     draws = Draws([[groups[case_id] for case_id in sorted(groups)]], replicates, seed)
     estimates, changes = summarise(list(stages.values()), draws, level)
@@ -166,7 +166,7 @@ def _as_map(calibrator: Map | Fitted | None, device: str | torch.device | None) 
 
 
 def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None, str]:
-    return counter.count(case, calibrator), case.group, case.doubt
+    return counter.count(case, calibrator), case.group, case.kind_warning
 
 
 def evaluate_by_part(

@@ -211,7 +211,7 @@ def _notes(result: Evaluation, width: int) -> list[str]:
             notes.append(f"{name}: not defined for {last.undefined} of {last.undefined + last.cases} cases{few}")
     if result.fitted_on:
         cases = len({row["case"] for row in result.rows})
-        notes.append(f"{result.fitted_on} of {cases} cases had a part in the fit: their numbers flatter the calibrator")
+        notes.append(f"{result.fitted_on} of {cases} cases were used in the fit: their numbers are too favourable")
     rows = [row for row in result.rows if row["stage"] == "before"]
     ignored, counted = (sum(row[key] for row in rows) for key in ("ignored", "voxels"))
     if ignored:

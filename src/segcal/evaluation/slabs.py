@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.neighbourhood import LARGEST_GAP, runner_up_gap
 from segcal.calibrators.per_region import PerRegion
-from segcal.calibrators.surroundings import LARGEST_GAP, runner_up_gap
 from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.files import FileCases
 from segcal.cases.formats.scene import Scene, sizes, whole
@@ -92,7 +92,7 @@ def score_slabs(
         case: with the context that the calibrator sees.
         dtype: what to compute in; None is the type of the logits, and float32 for half types.
         shift: ``(1, *space)``, added to the logits in `dtype`.
-        values: the logits of one slab; :data:`STEP_VALUES` unless told.
+        values: the logits of one slab; :data:`STEP_VALUES` by default.
         mean_gap: what is known of the whole image, where the case is a part of one.
     """
     check_forward(case.logits[None], calibrator.num_classes)

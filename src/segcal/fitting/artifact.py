@@ -18,7 +18,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from segcal.arguments import typed
-from segcal.atomic import sweep, written
+from segcal.atomic import remove_leftovers, written
 from segcal.calibrators import make_calibrator, saved_entry
 from segcal.calibrators.base import Calibrator
 from segcal.documents import parse_json, read_text
@@ -105,7 +105,7 @@ def load(folder: str | os.PathLike[str], calibrators: Sequence[type[Calibrator]]
     """
     path = Path(folder)
     if not path.exists():
-        sweep(path.parent)  # a writer that died may have had it aside
+        remove_leftovers(path.parent)  # a writer that died may have had it aside
     plain = _read_plain(path)
     record = _revive(path, plain)
     calibrator = _empty_calibrator(path, record, calibrators)

@@ -15,18 +15,18 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
    the reference, and 3 % for a candidate that is trained by gradient, whose fit has no certificate.
 3. These are compared with each other: one *beats* another if its NLL is lower by more than one standard error and by
    more than a quarter percent of the reference's. Of those that nobody beats, the one with the fewest parameters must
-   show that it *travels*: that it does no harm in parts of the cases that differ
-   (:class:`segcal.fitting.division.Sites`).
-   If it does not, it is out, and the others are compared again; without any, the reference is taken.
+   show that it *generalises*: that it does no harm in parts of the cases that differ
+   (:class:`segcal.fitting.division.Sites`). If it does not, it is out, and the others are compared again; without any,
+   the reference is taken.
 
-Fitted without one part, in turn, a candidate is measured on it beside the reference, fitted without it too. It travels
-if in no part its NLL is higher than the reference's by more than noise over the groups of that part and by more than a
-quarter percent, which would not be seen; if the mean of the worst 5 % of the differences of single cases is at most
-:data:`WORST_RISE` nats, or a tenth of the reference's NLL where that is more; and if over all parts neither its ECE nor
-its BA-ECE is higher by more than noise. Noise is one standard error where the parts are declared sites. Clusters are
-made of whatever cases there are, and a calibrator is seldom used without what one of them holds: there it is two, which
-is harm and not only less of a gain. Of a candidate with a penalty, strengths are tried from the one that random folds
-chose upwards: the first at which it travels is taken.
+Fitted without one part, in turn, a candidate is measured on it beside the reference, fitted without it too. It
+generalises if in no part its NLL is higher than the reference's by more than noise over the groups of that part and by
+more than a quarter percent, which would not be seen; if the mean of the worst 5 % of the differences of single cases is
+at most :data:`WORST_RISE` nats, or a tenth of the reference's NLL where that is more; and if over all parts neither its
+ECE nor its BA-ECE is higher by more than noise. Noise is one standard error where the parts are declared sites.
+Clusters are made of whatever cases there are, and a calibrator is rarely used without what one of them holds: there it
+is two, which is harm and not only less of a gain. Of a candidate with a penalty, strengths are tried from the one that
+random folds chose upwards: the first at which it generalises is taken.
 
 Cases of one group cannot hold each other out. Ten or more of them may decide between a temperature and none, as if they
 were groups; of fewer nothing is learned: a single image of roads set a temperature that was worse than none elsewhere.
@@ -165,7 +165,7 @@ def is_quick(name: str) -> bool:
 
 
 # Gives a candidate measured away too: as it is, or with stronger penalties, weakest first.
-Travel: TypeAlias = Callable[[Tried], Iterable[Tried]]
+Transfer: TypeAlias = Callable[[Tried], Iterable[Tried]]
 
 
 @dataclass(frozen=True)
@@ -175,14 +175,14 @@ class ChoiceRule:
     Attributes:
         groups: of every case.
         folds: of how many folds they were held out; 1 for validation cases.
-        travel: measures a candidate in `parts` that differ; without it none has to.
+        transfer: measures a candidate in `parts` that differ; without it none has to.
         parts: the cases of each part.
         errors: how many standard errors are noise there.
     """
 
     groups: Mapping[str, str]
     folds: int
-    travel: Travel | None = None
+    transfer: Transfer | None = None
     parts: Mapping[str, Collection[str]] = field(default_factory=dict)
     errors: float = 1.0
 
@@ -197,11 +197,11 @@ class ChoiceRule:
         while better:
             winner = self._unbeaten([rows[number] for number in better], reference.nll)
             number = next(each for each in better if rows[each] is winner)
-            if self.travel is None or number in settled:
+            if self.transfer is None or number in settled:
                 break
             settled.append(number)
             reference = self._measured_away(reference)
-            rows[number], winner = self._settle(winner, self.travel(winner), reference), None
+            rows[number], winner = self._settle(winner, self.transfer(winner), reference), None
             better = [each for each in better if rows[each].candidate.verdict == CLEARLY]
         if winner is not None:
             rows = [row if row is winner else self._beaten(row, winner, reference.nll) for row in rows]
@@ -226,7 +226,7 @@ class ChoiceRule:
         few = self._count(best) < ENOUGH_GROUPS
         failed = few and mean < 0 and self._median_rise(best, nothing) > LARGEST_RISE
         worse = mean > (error or 0.0) and not (few and self.folds > 1)
-        if failed or worse or few or self.travel is None:
+        if failed or worse or few or self.transfer is None:
             return nothing if failed or worse else best
         best, nothing = self._measured_away(best), self._measured_away(nothing)
         found = difference(best.measured_away, nothing.measured_away, self.groups)
@@ -234,11 +234,11 @@ class ChoiceRule:
 
     def _measured_away(self, row: Tried) -> Tried:
         """Return a candidate without a penalty measured away too, once."""
-        assert self.travel is not None
-        return row if row.away is not None else replace(row, away=next(iter(self.travel(row))).away)
+        assert self.transfer is not None
+        return row if row.away is not None else replace(row, away=next(iter(self.transfer(row))).away)
 
     def _settle(self, row: Tried, versions: Iterable[Tried], reference: Tried) -> Tried:
-        """Return the first version that travels, if it is still clearly better; or the candidate with why not."""
+        """Return the first version that generalises, if it is still clearly better; or the candidate with why not."""
         why = ""
         for version in versions:
             against = harm(version.measured_away, reference.measured_away, self.groups, self.parts, self.errors)
@@ -333,7 +333,7 @@ def harm(
     parts: Mapping[str, Collection[str]],
     errors: float = 1.0,
 ) -> str:
-    """Return what speaks against a candidate that was measured away, in a few words; nothing if it travels."""
+    """Return what speaks against a candidate that was measured away, in a few words; nothing if it generalises."""
     losses = {}
     for name, part in parts.items():
         inside = {case_id: own[case_id] for case_id in part if case_id in own and case_id in reference}

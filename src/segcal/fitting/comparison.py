@@ -280,7 +280,7 @@ class HeldOutFits:
         rule = ChoiceRule(groups_of(data.cases) | groups_of(data.judges), folds)
         sites = find_sites(data, self.config.seed)
         if sites is not None:
-            rule = replace(rule, travel=partial(self._travel, sites), parts=sites.parts, errors=sites.errors)
+            rule = replace(rule, transfer=partial(self._transfer, sites), parts=sites.parts, errors=sites.errors)
             self.sites, self.declared = sites.groups(data.cases), sites.declared
         found = rule.decide(self.tried)
         return replace(found, candidates=(*found.candidates, *self._left))
@@ -292,7 +292,7 @@ class HeldOutFits:
         means = self._walks[candidate.title].means()
         return tuple({"strength": strength, "held_out_nll": mean} for strength, mean in means.items())
 
-    def _travel(self, sites: Sites, row: Tried) -> Iterator[Tried]:
+    def _transfer(self, sites: Sites, row: Tried) -> Iterator[Tried]:
         """Yield a candidate measured with every part held out: as it is, or at its strength and at stronger ones.
 
         Where that is no use, the same without biases: class frequencies are not learned unless held-out parts agree.

@@ -7,7 +7,7 @@ from segcal.arguments import check_fields
 from segcal.errors import InputError
 
 # Strengths tried on held-out cases, strongest first: from temperature scaling to the weak end of the paper's search.
-# Without any penalty, what a few cases say is said without doubt: who wants that fixes it.
+# Without any penalty, a few cases decide all of it: a user who wants that sets zero strengths.
 STRENGTHS = (1e5, 1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-4, 1e-6)
 # The same for a region, of which all are tried: below the last, a curve follows single cases, and fails on others.
 REGION_STRENGTHS = (1e5, 1.0, 1e-1, 1e-2, 1e-3, 1e-4)

@@ -49,8 +49,9 @@ KEPT_HESSIANS = 1 << 22
 # Where strengths are chosen, no coefficient is larger (times the inverse temperature, if that is above one): a gap of
 # one nat is not made more than so many. Two in a billion are as good as never, and cost 20 nats where they happen.
 MOST_STEEP = 20.0
-# What belongs to a class makes a slope larger by at most so much of the inverse temperature. A class that is surer than
-# all others at one place is not so at the next: with twice as much, single street scenes at dusk lost 0.1 nats.
+# What belongs to a class makes a slope larger by at most so much of the inverse temperature. A class that is more
+# confident than all others at one place is not so at the next: with twice as much, single street scenes at dusk lost
+# 0.1 nats.
 STEEPER = 0.2
 
 
@@ -296,7 +297,7 @@ class Solver:
         calibrator: what is fitted; a solution is left in it by who asks for it.
         problem: the problem.
         passes: how often the voxels were visited.
-        theta: where the next solution starts; the last one, unless told.
+        theta: where the next solution starts; the last one, by default.
     """
 
     def __init__(self, calibrator: Calibrator, source: VoxelSource, request: Request) -> None:

@@ -1,10 +1,10 @@
 r"""Tiles of cases, for calibrators that see neighbours: drawn as :mod:`segcal.fitting.voxels` draws voxels.
 
 A grid with a random origin divides every plane of a case (the whole volume, for kernels in 3-D) into tiles. About
-`quota` of them are drawn, those with much doubt more often, and each stands for 1 / p tiles, with p the probability
-that it was drawn: sums over them estimate sums over the case without bias. Every tile carries the margin that its
-voxels see, which continues the image at its border as it does in use. Ignored voxels, and those of a tile that lie
-beyond the image, have the label :data:`segcal.types.IGNORED`.
+`quota` of them are drawn, difficult ones more often, and each stands for 1 / p tiles, with p the probability that it
+was drawn: sums over them estimate sums over the case without bias. Every tile carries the margin that its voxels see,
+which continues the image at its border as it does in use. Ignored voxels, and those of a tile that lie beyond the
+image, have the label :data:`segcal.types.IGNORED`.
 
 Cases are read one at a time. What is kept of them is bounded, and reserved in one piece before the first is read.
 """
@@ -134,8 +134,8 @@ def cut(case: Case, window: Window, quota: int, rng: np.random.Generator, room: 
     labels = labels.reshape(-1, *space)
     grid = _Grid(space, window.side, rng)
     counted = labels >= 0
-    doubt = hardness(case.logits.reshape(len(case.logits), -1).float()).reshape(labels.shape) * counted
-    tiles, weight = _draw(grid.sums(counted), grid.sums(doubt), quota, rng)
+    difficulty = hardness(case.logits.reshape(len(case.logits), -1).float()).reshape(labels.shape) * counted
+    tiles, weight = _draw(grid.sums(counted), grid.sums(difficulty), quota, rng)
     room.weight[: len(tiles)] = weight.to(room.weight.dtype)
     sources = [(case.logits, room.logits)]
     if room.image is not None:
@@ -152,12 +152,12 @@ def cut(case: Case, window: Window, quota: int, rng: np.random.Generator, room: 
     return int(counted.sum())
 
 
-def _draw(counted: Tensor, doubt: Tensor, quota: int, rng: np.random.Generator) -> tuple[list[int], Tensor]:
+def _draw(counted: Tensor, difficulty: Tensor, quota: int, rng: np.random.Generator) -> tuple[list[int], Tensor]:
     """Return the numbers of the tiles that are drawn, and for how many each stands."""
     usable = counted.nonzero().squeeze(1)
     if len(usable) <= quota:
         return usable.tolist(), torch.ones(len(usable))
-    own = doubt[usable].double()
+    own = difficulty[usable].double()
     chosen, probability = draw_hard(own, quota, float(len(usable)), float(own.sum()), rng)
     return usable[chosen].tolist(), 1 / probability
 

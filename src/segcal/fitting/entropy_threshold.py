@@ -80,7 +80,7 @@ def accuracy_threshold(
     if not covered.min() <= target <= covered.max():
         raise InputError(
             f"target_accuracy is {target!r}, but accuracies from {covered.min():.4f} to {covered.max():.4f} can be "
-            "reached by leaving unsure voxels out. Choose one in this range, or use alpha."
+            "reached by leaving uncertain voxels out. Choose one in this range, or use alpha."
         )
     by_accuracy = np.argsort(covered, kind="stable")
     falling = scipy.optimize.isotonic_regression(mean[by_accuracy], increasing=False).x
@@ -129,13 +129,13 @@ def _details(
     right: NDArray[np.bool_],
     solution: Solution | None,
 ) -> dict[str, Any]:
-    unsure = None if calibrator.above == "uniform" else 1 / float(calibrator.inverse_temperature_unsure.detach())
+    above_t = None if calibrator.above == "uniform" else 1 / float(calibrator.inverse_temperature_unsure.detach())
     covered = float(weight[below].sum())
     return {
         "threshold": float(calibrator.threshold.detach()),
         "n1": n1,
         "temperature": 1 / float(calibrator.inverse_temperature.detach()),
-        "temperature_unsure": unsure,
+        "temperature_unsure": above_t,
         "share_below": covered / float(weight.sum()),
         "accuracy_below": float(weight[below & right].sum()) / covered if covered else None,
         "temperature_residual": None if solution is None else float(solution.residuals[0]),

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.arguments import typed
-from segcal.atomic import sweep, written
+from segcal.atomic import remove_leftovers, written
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.errors import InputError
@@ -95,7 +95,7 @@ def export(
     if target.suffix == ".onnx":
         need("onnxscript", "onnx")
         need("onnxruntime", "onnx")
-    sweep(target.parent)
+    remove_leftovers(target.parent)
     with written(target) as beside:
         if model is None:
             given = _example(own, axes, dtype)
@@ -144,7 +144,7 @@ def _write(module: nn.Module, given: tuple[Any, ...], path: Path, opset: int | N
     sizes: Any = {0: torch.export.Dim.DYNAMIC} | dict.fromkeys(range(2, given[0].ndim), torch.export.Dim.DYNAMIC)
     dynamic = tuple(Context(sizes, None) if isinstance(each, Context) else sizes for each in given)
     with _quietly():
-        module(*given)  # what does not fit is said here, in one sentence
+        module(*given)  # raises an error message for a wrong input
         if path.suffix == ".pt2":
             torch.export.save(torch.export.export(module, given, dynamic_shapes=dynamic), path)
             return
@@ -209,8 +209,8 @@ def _judged(target: Path, inputs: tuple[str, ...], calibrator: Calibrator, expec
 
 def _leads(one: Tensor, other: Tensor) -> Tensor:
     """Return where the winner of one stands above that of the other by more than rounding."""
-    top, rival = one.amax(1), one.gather(1, other.argmax(1)[:, None])[:, 0]
-    return top - rival > TIE * (1 + top.abs())
+    top, runner_up = one.amax(1), one.gather(1, other.argmax(1)[:, None])[:, 0]
+    return top - runner_up > TIE * (1 + top.abs())
 
 
 def _session(path: Path) -> Any:

@@ -3,7 +3,7 @@
 - ``nifti``: one float32 volume per class, ``CASE/CLASS.nii.gz`` (3D Slicer, ITK-SNAP, napari, FSLeyes).
 - ``bids``: the same with the names of BIDS derivatives, ``CASE_label-CLASS_probseg.nii.gz``.
 - ``contours``: one label map per class, ``CASE/CLASS_levels.nii.gz``, whose value is the number of levels (0.05, 0.5
-  and 0.95 unless told) that the probability reaches: outlines of it are iso-contours.
+  and 0.95 by default) that the probability reaches: outlines of it are iso-contours.
 - ``geojson``: polygons of a map for GIS, ``CASE.geojson``: every connected part of every structure with its mean
   calibrated probability. GeoJSON (RFC 7946) is in longitude and latitude of WGS 84, so edges of pixels are carried
   there from the system of the raster. A part is connected by edges of pixels, background and nodata have none, and

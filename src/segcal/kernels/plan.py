@@ -100,7 +100,7 @@ def affine_tables(tables: list[Tensor]) -> Tensor:
 
 @functools.cache
 def sorting_network(size: int) -> tuple[int, ...]:
-    """Return places to compare, two by two, that sort (Batcher's merging of odd and even)."""
+    """Return places to compare, two by two, that sort (Batcher's odd-even mergesort)."""
     found = []
     p = 1
     while p < size:

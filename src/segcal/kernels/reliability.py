@@ -7,7 +7,7 @@ scores; the softmax is taken here):
   band (a code the caller gives each voxel), by zone and by whether the prediction is right;
 - each :math:`q_c` in bins of its own, apart by zone;
 - the confusion of truth and prediction, and the voxels whose prediction differs from a reference prediction;
-- doubt :math:`1 - \max_c q_c` in bins that are even in its logarithm, from which rankings are read;
+- uncertainty :math:`1 - \max_c q_c` in bins that are even in its logarithm, from which rankings are read;
 - sums of :math:`-\log q_y`, of :math:`\sum_c (q_c - [c = y])^2` and of the entropy, and moments of the free energy.
 
 A zone is: 0, class 0 in truth and prediction; 1, class 0 in truth only; 2, another class in truth.
@@ -29,10 +29,10 @@ from segcal.kernels import reliability_numba
 from segcal.kernels.apply import has_triton
 from segcal.kernels.raw_tables import (
     BENEFICIAL,
-    DOUBT_BASE,
-    DOUBT_BINS,
     HARMFUL,
     NEUTRAL,
+    UNCERTAINTY_BASE,
+    UNCERTAINTY_BINS,
     ZONES,
     Layout,
     Map,
@@ -136,9 +136,9 @@ def _count(z: Tensor, y: Tensor, band: Tensor, new: Tensor, layout: Layout) -> R
     if layout.class_bins:
         _count_classes(q, y, zone, layout.class_bins, tables)
     tables.confusion[:] = _bincount(y * layout.num_classes + new, tables.confusion.shape)
-    doubt = (rest * confidence).float().view(torch.int32).long()
-    doubt = ((doubt >> 20) - DOUBT_BASE).clamp(0, DOUBT_BINS - 1)
-    tables.doubt[:] = _bincount(doubt * 2 + right, tables.doubt.shape)
+    uncertainty = (rest * confidence).float().view(torch.int32).long()
+    uncertainty = ((uncertainty >> 20) - UNCERTAINTY_BASE).clamp(0, UNCERTAINTY_BINS - 1)
+    tables.uncertainty[:] = _bincount(uncertainty * 2 + right, tables.uncertainty.shape)
 
     own = gap.gather(0, y[None])[0].double()
     brier = q.square().sum(0) - 2 * q.gather(0, y[None])[0] + 1

@@ -127,7 +127,7 @@ def _check_space(labels: Labels, kernel_size: int) -> None:
     if not space or min(space) < kernel_size:
         raise InputError(
             f"labels has space {space}, but a neighbourhood with kernel_size = {kernel_size} needs at least that many "
-            "voxels along every axis. Use larger crops or a smaller kernel_size; single slices are pictures without "
+            "voxels along every axis. Use larger crops or a smaller kernel_size; single slices are images without "
             "that axis."
         )
 
@@ -302,9 +302,9 @@ class NeighbourAware(PenalisedLoss):
 
 
 def _check_kernel_size(size: int) -> int:
-    odd = isinstance(size, int) and not isinstance(size, bool) and size >= 3 and size % 2 == 1
+    usable = isinstance(size, int) and not isinstance(size, bool) and size >= 3 and size % 2 == 1
     needed = "an odd whole number of at least 3 is needed. A neighbourhood has its voxel in the middle"
-    check(odd, "kernel_size", size, needed)
+    check(usable, "kernel_size", size, needed)
     return size
 
 

@@ -13,16 +13,16 @@ the share of errors among the first k:
 
 .. math:: \mathrm{AURC} = \frac1N \sum_{k=1}^N \frac{\#\text{errors among the first } k}{k} .
 
-Voxels of one bin of doubt count as tied, and a tie stands for the mean over its orders. With m voxels and e errors in
-a bin, after n voxels and f errors, its part of the sum has the closed form
+Voxels of one bin of uncertainty count as tied, and a tie stands for the mean over its orders. With m voxels and e
+errors in a bin, after n voxels and f errors, its part of the sum has the closed form
 
 .. math:: \sum_{i=1}^m \frac{f + e i / m}{n + i} = e + \left(f - \frac{e n}{m}\right) (H_{n+m} - H_n) .
 
-The bins are eight to an octave of doubt, so that voxels count as tied only if their doubts differ by less than one
-part in eight; on real cases AURC differs from the exact one by less than one part in a thousand.
+The bins are eight to an octave of uncertainty, so voxels count as tied only if their uncertainties differ by less than
+one eighth. On real cases AURC differs from the exact one by less than one part in a thousand.
 
 The area under the ROC curve of errors is the share of pairs of a wrong and a right voxel in which the wrong one is the
-more doubtful, a tie counting half: 1 finds every error, 0.5 is a guess.
+more uncertain, a tie counting half. 1 finds every error, 0.5 is a guess.
 """
 
 import math

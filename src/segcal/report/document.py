@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from segcal.fitting.evidence import FitEvidence
 from segcal.metrics import Metric
 from segcal.report.decided import DecidedSection
-from segcal.report.pictures import Encoded, SeenCase
+from segcal.report.images import Encoded, SeenCase
 from segcal.report.verdict import PartCounts, Verdict
 from segcal.resample import defined_mean
 from segcal.statistics import CaseTables
@@ -116,7 +116,7 @@ class Curves(Struct, omit_defaults=True):
 
 
 class ClassRow(Struct, omit_defaults=True):
-    """A class: Dice of all voxels together, and how honest its probability is."""
+    """A class: Dice of all voxels together, and the calibration of its probability."""
 
     voxels: int
     dice: float | None
@@ -228,7 +228,7 @@ class Provenance(Struct, omit_defaults=True, kw_only=True):
     calibrators: dict[str, CalibratorFacts] | None = None
 
 
-class TrustPicture(Struct, omit_defaults=True):
+class TrustImage(Struct, omit_defaults=True):
     """One structure of a case on one slice: 1 outer mask, 2 mask, 3 inner mask; over the image, if there is one."""
 
     case: str
@@ -241,7 +241,7 @@ class TrustPicture(Struct, omit_defaults=True):
 
 
 class TrustSection(Struct):
-    """Trust in structures: rows with what to look at first, and pictures of the first of them."""
+    """Trust in structures: rows with what to look at first, and images of the first of them."""
 
     level: float
     tau: float | dict[str, float]
@@ -253,7 +253,7 @@ class TrustSection(Struct):
     of: int
     flagged: int
     biomarkers: list[BiomarkerRow]
-    pictures: list[TrustPicture]
+    images: list[TrustImage]
     alarms: list[str]
 
 

@@ -273,8 +273,8 @@ class Table:
     ) -> Iterator[tuple[Group, list[tuple[Row, list[str]]]]]:
         """Yield every group with its rows and the texts of their cells, the best of each column in bold."""
         for group in self.groups:
-            rivals = group.rows if self.apart else self.rows
-            best = [column.best(row.cells[n] for row in rivals) for n, column in enumerate(self.columns)]
+            compared = group.rows if self.apart else self.rows
+            best = [column.best(row.cells[n] for row in compared) for n, column in enumerate(self.columns)]
             rows = []
             for row in group.rows:
                 texts = []

@@ -27,12 +27,13 @@ MEASURED = {
 EFFECTS = {"better": "improved", "worse": "became worse", "same": "did not measurably change"}
 SHIFTED = {"better": "still helps", "worse": "does harm", "same": "makes no measurable difference"}
 ON_AVERAGE = (
-    "Honest on average does not mean right: a voxel with 90 % confidence is still wrong one time in ten, and a single "
-    "case can deviate. See the cases below, the worst first."
+    "Calibrated on average does not mean right: a voxel with 90 % confidence is still wrong one time in ten, and a "
+    "single case can deviate. See the cases below, the worst first."
 )
 SPREAD = "Intervals describe the spread over these test cases, not over cases of another kind."
 ELSEWHERE = (
-    "Data from another scanner, hospital, camera or season was not tested here; honesty does not carry over by itself."
+    "Data from another scanner, hospital, camera or season was not tested here; "
+    "calibration does not carry over by itself."
 )
 FEW = "Test cases are few ({}): intervals of so few are too narrow, and rare failures are not seen."
 SEEN = "Measured on cases that the calibrator was fitted to: this says little about new cases."
@@ -43,14 +44,14 @@ Effect = Literal["better", "worse", "same"]
 
 
 @dataclass(frozen=True)
-class Honesty:
+class MeanCalibration:
     """Mean confidence and accuracy of some voxels."""
 
     confidence: float
     accuracy: float
 
     @classmethod
-    def of(cls, curve: Curve) -> "Honesty":
+    def of(cls, curve: Curve) -> "MeanCalibration":
         """Return those of the voxels of a reliability curve."""
         voxels = int(curve.count.sum())
         if not voxels:
@@ -125,12 +126,12 @@ class Facts:
     calibrator: str
     title: str
     keeps: bool
-    everywhere: Honesty
+    everywhere: MeanCalibration
     change: Mapping[str, Change]
     flips: FlipCount
-    everywhere_after: Honesty | None = None
-    boundary: Honesty | None = None
-    boundary_after: Honesty | None = None
+    everywhere_after: MeanCalibration | None = None
+    boundary: MeanCalibration | None = None
+    boundary_after: MeanCalibration | None = None
     matrix_flips: FlipCount | None = None
     matrix_change: Mapping[str, Change] = field(default_factory=dict)
 
@@ -193,7 +194,7 @@ def make_verdict(
     )
 
 
-def measured_verdict(before: Honesty, cases: int) -> Verdict:
+def measured_verdict(before: MeanCalibration, cases: int) -> Verdict:
     """Return the verdict on confidences that were measured and not calibrated."""
     told = f"The model is {before.judged} on average."
     headline = told if before.judged else "On average the model is as sure as it is right."
@@ -206,7 +207,7 @@ def _headline(tone: str, facts: Facts, partly: bool) -> str:
         return "Nothing better was found: on validation cases no calibrator was measurably better than none."
     some = " by some measures" if partly else ""
     text = {
-        "better": f"The confidences became more honest{some}",
+        "better": f"The confidences became better calibrated{some}",
         "worse": f"Calibration made the confidences worse{some}",
         "mixed": "Calibration helped by some measures and hurt by others",
         "same": "Calibration made no measurable difference",

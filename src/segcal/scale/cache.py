@@ -24,7 +24,7 @@ import torch
 from segcal.atomic import write_bytes
 from segcal.cases.base import CaseError
 from segcal.cases.check import CaseRow, Problem, Seen
-from segcal.cases.glance import Agreement, Glance, Shift, Thumbnail, Turn
+from segcal.cases.profile import Agreement, Profile, Shift, Thumbnail, Turn
 from segcal.cases.watch import Member
 from segcal.checks import check_memory, memory_limit
 from segcal.decisions.masks import DecidedCase
@@ -52,7 +52,7 @@ KNOWN: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         AppliedCase, Agreement, Bands, CaseObjects, CaseRow, CaseSums, CaseTables, Confusion, Curve, DecidedCase, Flips,
-        FreeEnergy, Glance, Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Shift, Surface,
+        FreeEnergy, Profile, Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Shift, Surface,
         Thumbnail, Together, Turn, Voxels, VoxelSample,
     )
 }  # fmt: skip

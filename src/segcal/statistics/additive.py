@@ -131,7 +131,7 @@ class Flips(AdditiveTable):
 
 @dataclass(frozen=True)
 class Ranking(AdditiveTable):
-    r"""Voxels in bins of doubt :math:`1 - \max_c q_c`, from the least to the most, and those that are wrong; int64.
+    r"""Voxels in bins of uncertainty :math:`1 - \max_c q_c`, from low to high, and those that are wrong; int64.
 
     The bins are eight to an octave from :math:`2^{-40}` to 1. Most voxels of a segmentation are nearly certain: bins
     that are even in the logarithm tell 1 - 1e-6 from 1 - 1e-9, where even bins of confidence would put both in one.

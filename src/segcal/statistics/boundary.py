@@ -2,7 +2,7 @@
 
 A voxel is boundary if a face neighbour inside the array has another label; both sides are, so a boundary is two voxels
 thick. The array's border is no boundary, and neither is a pair with an ignored voxel. Distances are Euclidean, in
-voxels whatever the spacing, and 0 on the boundary. Bands are [0, 3), [3, 7), [7, 15), [15, inf) unless told otherwise.
+voxels whatever the spacing, and 0 on the boundary. The default bands are [0, 3), [3, 7), [7, 15), [15, inf).
 
 A label map without any boundary has no distances: its voxels are in no band.
 """

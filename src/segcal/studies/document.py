@@ -17,7 +17,7 @@ from segcal.metrics import METRICS
 from segcal.names import class_titles
 from segcal.report import document as doc
 from segcal.report.document import BINS, band_rows, class_rows, curves_of, pipeline_curves, shown_classes
-from segcal.report.verdict import Change, Facts, FlipCount, Honesty, PartCounts, Verdict, make_verdict
+from segcal.report.verdict import Change, Facts, FlipCount, MeanCalibration, PartCounts, Verdict, make_verdict
 from segcal.statistics import CaseTables
 from segcal.studies.study import paired_differences
 from segcal.studies.worst_cases import WorstCasesData
@@ -216,10 +216,10 @@ def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, 
         calibrator=chosen.calibrator,
         title=chosen.make(2).title,
         keeps=chosen.preserves is not None,
-        everywhere=Honesty.of(tables.reliability[BINS]["all"]),
+        everywhere=MeanCalibration.of(tables.reliability[BINS]["all"]),
         change=_compare_units(before, after, summary),
         flips=_count_flips(after),
-        everywhere_after=Honesty.of(calibrated.reliability[BINS]["all"]),
+        everywhere_after=MeanCalibration.of(calibrated.reliability[BINS]["all"]),
         boundary=_boundary(tables),
         boundary_after=_boundary(calibrated),
         matrix_flips=_count_flips(matrix) if matrix else None,
@@ -243,7 +243,7 @@ def _count_flips(units: Sequence[UnitResult]) -> FlipCount:
     return FlipCount(int(counted.voxels.sum()), (harmful, beneficial, neutral))
 
 
-def _boundary(tables: CaseTables) -> Honesty | None:
+def _boundary(tables: CaseTables) -> MeanCalibration | None:
     if tables.bands is None or not tables.bands.curves[BINS].count[0].any():
         return None
-    return Honesty.of(tables.bands.curves[BINS][0])
+    return MeanCalibration.of(tables.bands.curves[BINS][0])

@@ -187,7 +187,7 @@ def _region_figures(data: RegionsData, section: TaskSection) -> Iterator[Drawn]:
     if found := data.tasks.get(section.task):
         text = (
             "One box per pipeline: half of the test cases lie in the box, its line is the middle one. Wrong "
-            "predictions should be unsure: there the error is the confidence itself."
+            "predictions should be uncertain: there the error is the confidence itself."
         )
         shown = compared_first(section, found)
         yield drawn_of(section, "regions", "Where the calibration error lies", text, _region_figure, shown)
@@ -334,8 +334,8 @@ def _detection_figures(data: DetectionData, section: TaskSection) -> Iterator[Dr
     if found := data.tasks.get(section.task):
         text = (
             "If mistakes could be found and only their confidence lowered, the error would move along the lines: down "
-            "while the voxels together are too sure, and up once they are not. Single marks are selectors that were "
-            "learned, at the share of mistakes that they find."
+            "while the voxels together are overconfident, and up once they are not. Single marks are selectors that "
+            "were learned, at the share of mistakes that they find."
         )
         title = "What finding mistakes would be worth"
         yield drawn_of(section, "detection", title, text, _detection_figure, found, data.rates)

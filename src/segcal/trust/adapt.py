@@ -170,7 +170,7 @@ def _by_draw(rows: Floats, groups: Sequence[str]) -> Floats:
 
 
 def _bias(table: SumTable) -> Floats:
-    """Return the bias of each class where labels are, in nats; 0 for a class whose probability is never in doubt."""
+    """Return the bias of each class where labels are, in nats; 0 for a class whose probability is always 0 or 1."""
     sums = [
         mean_over_draws(column / table.voxels[:, None], table.groups)
         for column in (table.truth, table.prob, table.spread)

@@ -2,14 +2,14 @@ r"""How unusual a case is beside others, by statistics that need no labels.
 
 Of every case a row of numbers is made (:func:`statistics_of`). A collection of rows has scores that do not depend on
 their order: each column is centred at its median and divided by its median absolute deviation, clipped, and the score
-of a row is the root of its mean square. Medians bear with almost half of the rows being odd, so that many odd ones do
-not make each other look usual. A new row is put among the reference, all scores are computed anew, and its p-value is
-the share of rows that are at least as far off as it is, itself included. New and reference cases are treated alike, to
-the last digit, so a p-value of at most a has a chance of at most a, by construction; on average over references, not
-for each of them, and only if the reference had no part in the fit.
+of a row is the root of its mean square. Medians are robust to almost half of the rows being atypical, so that many of
+these do not make each other look usual. A new row is put among the reference, all scores are computed anew, and its
+p-value is the share of rows that are at least as far off as it is, itself included. New and reference cases are treated
+alike, to the last digit, so a p-value of at most a has a chance of at most a, by construction; on average over
+references, not for each of them, and only if the reference had no part in the fit.
 
 A row has such p-values for each of its numbers as well, by how many rows have a larger one (:func:`column_p`): a shift
-of one number in one direction, the same in all new rows, makes none of them odd as a whole.
+of one number in one direction, the same in all new rows, makes none of them atypical as a whole.
 
 Cases also have a *composition*, the class frequencies that the model predicts in them (:class:`Compositions`). The
 distance of two compositions is that of :math:`\sqrt{f}` (Hellinger's, as of the clusters of
@@ -97,7 +97,7 @@ def deviations(rows: Floats) -> Floats:
     return np.clip(np.nan_to_num(off / scale, nan=0.0), -FARTHEST, FARTHEST)
 
 
-def oddness(rows: Floats) -> Floats:
+def atypicality(rows: Floats) -> Floats:
     """Return the score of each row: how far off its numbers are, as the root of their mean square."""
     return np.sqrt((deviations(rows) ** 2).mean(1))
 
@@ -108,11 +108,11 @@ def atypical_p(reference: Floats, row: Floats, smooth: float = 1.0) -> float:
     `smooth` is the share of ties that count, itself among them: 1 for a p-value that is never too small, a uniform
     number for one that is uniform when the row is like the others.
     """
-    return rank_p(oddness(np.vstack([reference, row])), smooth)
+    return rank_p(atypicality(np.vstack([reference, row])), smooth)
 
 
 def rank_p(scores: Floats, smooth: float = 1.0) -> float:
-    """Return the p-value of the last score among all of them, of which the largest are odd."""
+    """Return the p-value of the last score among all of them, of which the largest are atypical."""
     larger, equal = (scores[:-1] > scores[-1]).sum(), (scores == scores[-1]).sum()
     return float((larger + smooth * equal) / len(scores))
 
@@ -132,7 +132,7 @@ def column_p(reference: Floats, row: Floats, smooth: float) -> Floats:
 
 def rarity(reference: Floats, groups: Sequence[str], row: Floats) -> float:
     """Return the p-value of a case among the cases of the reference, of which each group counts once."""
-    scores = oddness(np.vstack([reference, row]))
+    scores = atypicality(np.vstack([reference, row]))
     return p_value(scores[:-1], groups, scores[-1])
 
 

@@ -1,6 +1,6 @@
 r"""The objects of a case: connected components of the mask of each structure, and what labels say of them.
 
-Voxels that share a face, an edge or a corner are connected (8 neighbours in pictures, 26 in volumes), in masks and in
+Voxels that share a face, an edge or a corner are connected (8 neighbours in 2-D images, 26 in volumes), in masks and in
 labels. The mask is the decision that stays. With the calibrated probability p of the structure, an object O has its
 size :math:`|O|`, the mean and the largest p in it, the share of its voxels that have a neighbour outside of it
 (`edge`), whether it touches the `border` of the image, and the mean disagreement of the members where they are known.

@@ -1,10 +1,10 @@
 r"""Conformal inference over draws: what earlier draws say of the next one, whatever their distribution.
 
 A draw is a group (patient, site, video), or a case that belongs to none. Of K earlier draws and a new one that are
-exchangeable, each is the odd one with the same chance :math:`1 / (K + 1)`; a draw of several cases shares its chance
-among them (Lee, Barber and Willett, 2023, "hierarchical conformal prediction"; with one case a draw this is split
-conformal prediction). So with the weights :math:`w_i = 1 / ((K + 1) n_{g(i)})` of case i in a group of n cases, for a
-case that is drawn at random from a new group:
+exchangeable, each is the atypical one with the same chance :math:`1 / (K + 1)`; a draw of several cases shares its
+chance among them (Lee, Barber and Willett, 2023, "hierarchical conformal prediction"; with one case a draw this is
+split conformal prediction). So with the weights :math:`w_i = 1 / ((K + 1) n_{g(i)})` of case i in a group of n cases,
+for a case that is drawn at random from a new group:
 
 - its score is at most the smallest s with :math:`\sum_i w_i [s_i \le s] \ge L`, with probability at least L
   (:func:`quantile`); with one case a draw it is the :math:`\lceil (K + 1) L \rceil`-th smallest;
@@ -22,16 +22,15 @@ of all cases together, which is another number where large groups are harder tha
 of m, and scores of a fold are those of the calibrator that was fitted to the other folds; the new case has one score
 for each of these calibrators, and is compared with the scores of a fold by that fold's calibrator. Add m groups, the
 new one among them, as one more fold. For cases i, j of two folds let :math:`A_{ij} = 1` if i has the larger score by
-the calibrator that was fitted without both folds; i is *odd* if what it exceeds has a weight of at least
-:math:`L (P - P_k + 1)`, where P groups in all and :math:`P_k` in its own fold k have such a case (a mask of the
-structure, say). With the weight :math:`s_k \le P_k` of odd cases in fold k, s of all, and
-:math:`A_{ij} + A_{ji} \le 1`,
+the calibrator that was fitted without both folds; i is *atypical* if what it exceeds has a weight of at least :math:`L
+(P - P_k + 1)`, where P groups in all and :math:`P_k` in its own fold k have such a case (a mask of the structure, say).
+With the weight :math:`s_k \le P_k` of atypical cases in fold k, s of all, and :math:`A_{ij} + A_{ji} \le 1`,
 
-.. math:: \sum_k s_k L (P - P_k + 1) \le \sum_{i\,odd} \sum_j w_i w_j A_{ij} \le
+.. math:: \sum_k s_k L (P - P_k + 1) \le \sum_{i\,atypical} \sum_j w_i w_j A_{ij} \le
           \sum_k s_k \Big(P - P_k - \frac{s - s_k}{2}\Big),
 
 so that with a = 1 - L and weights that sum to 1 in a group :math:`s / P \le 2 a + ((1 - 2 a) m - 2 (1 - a)) / P`. All
-groups are exchangeable, so this bounds the chance that the new case is odd, as it is where a CV+ interval misses
+groups are exchangeable, so this bounds the chance that the new case is atypical, as it is where a CV+ interval misses
 (:func:`proved_level`). It needs folds of equal size, drawn regardless of the data, and fits that treat all groups
 alike: where the kind or the strength of the calibrator was chosen on the same cases there is no such proof.
 """

@@ -12,8 +12,8 @@ made for several j and :math:`\eta`, with the capital :math:`1 / (t (t + 1))` pu
 Ville's inequality the chance that the whole capital ever reaches :math:`1 / \delta` is at most :math:`\delta`, however
 long the stream. (Vovk, Nouretdinov and Gammerman, 2003; Volkhonskiy et al., 2017.)
 
-A draw has several p-values: how odd it is as a whole, how high each of its numbers lies, and how low. Each kind is a
-stream of its own with a share :math:`w_k` of the capital. Half of it is for leading kinds (the first; of a watch also
+A draw has several p-values: how atypical it is as a whole, how high each of its numbers lies, and how low. Each kind is
+a stream of its own with a share :math:`w_k` of the capital. Half of it is for leading kinds (the first; of a watch also
 those of :mod:`segcal.trust.alarms`), in equal parts for each tier of them, and the rest in equal parts for the others.
 P-values of different kinds depend on each other in ways that are not known, so their capitals are not added: the
 evidence is the largest :math:`w_k M_k`, and the chance that any of them ever reaches :math:`1 / \delta` is at most

@@ -16,9 +16,9 @@ known without labels: with :math:`r_i = |t_i - e_i| / s_i` and q the conformal q
 (:func:`segcal.trust.conformal.quantile`), the interval is :math:`e \pm q s`. Structures are taken apart, and nothing is
 fitted, so the promise is exact whatever e and s are; good ones make it narrow:
 
-- Dice: e is the expected Dice D, or the mean Dice A of the pairs of members if that is lower: a mask is seldom better
-  than its makers agree. :math:`s = 1 - D A + 0.02`. Draws are cases whose mask is not
-  empty. Of an empty mask nothing is said: it is right or wrong as a whole, and the interval is 0 to 1.
+- Dice: e is the expected Dice D, or the mean Dice A of the pairs of members if that is lower: a mask is rarely better
+  than its makers agree. :math:`s = 1 - D A + 0.02`. Draws are cases whose mask is not empty. Of an empty mask nothing
+  is said: it is right or wrong as a whole, and the interval is 0 to 1.
 - Volume: :math:`e = \sum p` and :math:`s = \sqrt{1 + \sum p (1 - p)}`, the spread of independent voxels; how much wider
   their dependence makes it is what the quantile measures. It does not go below 0.
 
@@ -286,7 +286,9 @@ def taus_of(tau: float | Mapping[str, float], titles: Sequence[str]) -> tuple[fl
             raise InputError(f"tau names the structure {name!r}, but there are {', '.join(titles)}. Correct the name.")
         if not 0 < value < 1:
             of = f" of {name}" if isinstance(tau, Mapping) else ""
-            raise InputError(f"tau{of} is {value:g}, but a Dice between 0 and 1 is needed. Use 0.7 if in doubt.")
+            raise InputError(
+                f"tau{of} is {value:g}, but a Dice between 0 and 1 is needed. Use 0.7 if nothing else is known."
+            )
     return tuple(float(given.get(title, TAU)) for title in titles)
 
 

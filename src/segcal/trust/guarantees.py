@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from segcal.atomic import sweep, written
+from segcal.atomic import remove_leftovers, written
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case, Cases
 from segcal.errors import InputError
@@ -127,7 +127,7 @@ def masks_folder(folder: Path, again: bool, whole: bool) -> Iterator[Path]:
 
     Otherwise, if `whole`, it takes its place at the end: after a kill there are all of the masks, or none.
     """
-    sweep(folder)
+    remove_leftovers(folder)
     if entries(folder) and not again:
         raise InputError(
             f"{folder} holds {entries(folder)[0]}, but results would be mixed with it. Name a new folder, or pass "

@@ -11,7 +11,7 @@ A mask passes only if all of these hold; what does not hold is a reason, and the
   those.
 
 An empty mask is right or wrong as a whole. It passes only if labelled draws with an empty mask of the structure show
-that it seldom is wrong: with K of them, in a share m of which the structure was there, :math:`(K m + 1) / (K + 1)` must
+that it is rarely wrong: with K of them, in a share m of which the structure was there, :math:`(K m + 1) / (K + 1)` must
 be at most 1 - level. By conformal risk control at most 1 - level of empty masks then pass although the structure is
 there, on average over draws that have one.
 
@@ -140,10 +140,10 @@ class Judge:
         seen, found = Compositions(np.exp(labelled[:, sizes]), groups), []
         for place in range(len(table.ids)):
             every = [each.rows([place]) for each in tables]
-            odd = rarity(labelled, groups, new[place])
+            atypical = rarity(labelled, groups, new[place])
             *others, own = seen.scores(np.exp(new[place, sizes]))
             apart = p_value(others, groups, own)
-            found += [self._row(every, number, unit, odd, apart) for number in self.structures]
+            found += [self._row(every, number, unit, atypical, apart) for number in self.structures]
         return found
 
     def bound_rows(self) -> list[BoundRow]:
@@ -159,7 +159,7 @@ class Judge:
             for number in self.structures
         ]
 
-    def _row(self, every: Sequence[SumTable], number: int, unit: str, odd: float, apart: float) -> TrustRow:
+    def _row(self, every: Sequence[SumTable], number: int, unit: str, atypical: float, apart: float) -> TrustRow:
         one, size = every[ITSELF], float(every[ITSELF].size[0])
         values, scales, spreads = (
             np.array([each(table)[0, number] for table in every]) for each in (expected_dice, dice_scale, volume_scale)
@@ -168,7 +168,7 @@ class Judge:
         found = self._empty(one, number) if one.empty[0, number] else self._mask(values, scales, number)
         size_span = self.volume[number].span(sizes, spreads, self.level, 0.0, float(one.voxels[0]))
         reasons = found.reasons
-        reasons += [f"unlike the reference cases (p = {odd:.2g})"] if odd <= RARE else []
+        reasons += [f"unlike the reference cases (p = {atypical:.2g})"] if atypical <= RARE else []
         reasons += [f"class frequencies unlike those of the reference cases (p = {apart:.2g})"] if apart <= RARE else []
         reasons += self._disagreement(one, number)
         value = found.dice.value
@@ -189,7 +189,7 @@ class Judge:
             "mask_volume": float(one.mask[0, number]) * size,
             "unit": unit,
             "agreement": _defined(one.agreement[0, number]),
-            "atypical_p": odd,
+            "atypical_p": atypical,
             "review": bool(reasons),
             "reason": "; ".join([*reasons, *found.notes]),
             "corrected": found.corrected,

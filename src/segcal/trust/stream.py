@@ -40,7 +40,7 @@ from segcal.trust.learn import Summer
 from segcal.trust.sums import CaseSums
 
 RATE = 0.05
-# 1 had numbers with other digits than the reference, which made clean draws look odd.
+# 1 had numbers with other digits than the reference, which made unchanged draws look atypical.
 VERSION = 2
 
 

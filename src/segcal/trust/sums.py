@@ -63,7 +63,7 @@ class CaseSums:
     Attributes:
         case: its id.
         group: what it belongs to; a group is one draw.
-        unit: of the size of a voxel: "ml", or "voxels" where the spacing is not known and of pictures, which have no
+        unit: of the size of a voxel: "ml", or "voxels" where the spacing is not known and of 2-D images, which have no
             volume.
         alone: the numbers of the case, :data:`segcal.fitting.reference.OF_CASE`. Entropy and disagreement are sums over
             voxels, in nats; NaN is not known.

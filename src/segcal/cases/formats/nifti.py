@@ -38,7 +38,7 @@ class Nifti(Format):
                 continue
             if axes < 4:
                 raise InputError(
-                    f"{path} has {axes} axes: it may be one class of a volume, or all classes of a picture, but which "
+                    f"{path} has {axes} axes: one class of a volume, or all classes of a 2-D image, but which "
                     "must be declared. Pass format='nifti_classes' or format='nifti'."
                 )
             return

@@ -1,4 +1,4 @@
-// Pictures of a case: decoded once, painted on canvases. A byte k of a map means low + (high - low) k / 255.
+// Images of a case: decoded once, painted on canvases. A byte k of a map means low + (high - low) k / 255.
 async function decode(map) {
   const image = new Image();
   image.src = map.jpeg ? `data:image/jpeg;base64,${map.jpeg}` : `data:image/png;base64,${map.png}`;

@@ -41,7 +41,7 @@ function showStudies(figures, place) {
 
 function showGlossary(data) {
   const words = [
-    ['Voxel', 'One point of an image or scan; in a picture, a pixel.'], ['Confidence', 'The probability that the model gives to the class it predicts.'],
+    ['Voxel', 'One point of an image or scan; in an image, a pixel.'], ['Confidence', 'The probability that the model gives to the class it predicts.'],
     ['Calibrated', 'Of all voxels with 80 % confidence, 80 % are right; and so for every level.'],
     ['Mask', 'The class that the model predicts in every voxel: its segmentation.'],
     ['Interval', 'If other cases of the same kind had been drawn, the number would mostly lie in this range.'],

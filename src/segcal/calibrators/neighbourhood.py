@@ -1,4 +1,4 @@
-r"""What a voxel's surroundings say: a few numbers beside its own logits, none of which depends on their offset.
+r"""What a voxel's neighbourhood say: a few numbers beside its own logits, none of which depends on their offset.
 
 With the gap to the runner-up, :math:`d = \min(z_{(1)} - z_{(2)}, 8)`, and windows centred at the voxel:
 
@@ -40,10 +40,10 @@ WORDS = {
 }
 
 
-def surroundings(logits: Logits, context: Context | None, names: Sequence[str], calibrator: str) -> Tensor:
+def neighbourhood(logits: Logits, context: Context | None, names: Sequence[str], calibrator: str) -> Tensor:
     """Return ``(batch, contexts, *space)`` for logits ``(batch, classes, *space)``; the calibrator is for messages.
 
-    >>> around = surroundings(torch.tensor([[[[3.0, 0.0]], [[0.0, 1.0]]]]), None, ["gap_near", "share_near"], "conic")
+    >>> around = neighbourhood(torch.tensor([[[[3.0, 0.0]], [[0.0, 1.0]]]]), None, ["gap_near", "share_near"], "conic")
     >>> around.flatten().tolist()
     [2.0, 2.0, 0.5, 0.5]
     """
@@ -94,7 +94,7 @@ def each_context(logits: Logits, context: Context, wanted: Collection[str]) -> T
     found = torch.full((len(CONTEXTS), logits[0, 0].numel()), torch.nan)
     for number, name in enumerate(CONTEXTS):
         if name in wanted and name in known:
-            found[number] = surroundings(logits, context, [name], "fit").reshape(-1)
+            found[number] = neighbourhood(logits, context, [name], "fit").reshape(-1)
     return found
 
 
