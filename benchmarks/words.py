@@ -60,8 +60,13 @@ def docstrings(module: Path) -> Iterator[str]:
 
 
 def long_sentences(text: str) -> int:
-    """Return the number of sentences of more than 25 words; tables and headings are left out."""
-    text = re.sub(r"^(?:\||#| {4,}).*$", "", text, flags=re.MULTILINE)
+    """Return the number of sentences of more than 25 words; tables, headings and doctests are left out.
+
+    Inline code and an inline formula are one word.
+    """
+    text = re.sub(r"^>>> .*?(?=\n\s*\n|\Z)|^=+ =.*^=+ =.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^(?:\||#| {4,}|\.\. ).*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"`+[^`]*`+", "CODE", text)
     blocks = re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", text)
     return sum(len(one.split()) > LONGEST for block in blocks for one in re.split(r"(?<=[.!?])\s+", block))
 

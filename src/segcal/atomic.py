@@ -7,8 +7,8 @@ So is one that holds nothing, or an empty marker that nobody has locked, because
 known by its name, whose last six digits are a digest of the first ten, which are random. A living process whose folder
 goes in that moment makes another. Nothing else is ever removed.
 
-A file is replaced by one rename. A folder is exchanged with the old one in one step where the system can (Linux);
-elsewhere the old one is renamed aside first, and put back by the next run if this one dies in between.
+A file is replaced by one rename. A folder is exchanged with the old one in one step where the system can (Linux).
+Elsewhere the old one is renamed aside first, and put back by the next run if this one dies in between.
 
 A link is neither followed nor replaced, wherever it is met: what it leads to is not what was named. Nor is a file made
 of a URL, which would be a folder called ``s3:``.

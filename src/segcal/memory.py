@@ -8,7 +8,7 @@ bytes (half types are computed in four), is
 .. math:: F \cdot C V b + 64 V, \qquad F = \text{its entry in FACTORS}.
 
 The factors were measured, as peaks of a process beyond what it has before it reads a case, over numbers of classes,
-members, types and formats; ``tests/faults/test_memory_bounds.py`` holds every command to its own. What they do not
+members, types and formats. ``tests/faults/test_memory_bounds.py`` holds every command to its own. What they do not
 count is a constant: libraries, tables, and slabs of bounded size, a few hundred megabytes at most.
 
 What is free is the least of what the machine has, what its control group leaves (a container, a job of a cluster), and

@@ -1,7 +1,7 @@
 """Targets that a command may write to: one process at a time, never an input, never what somebody else wrote.
 
 A folder is claimed by a lock on a file in it, which ends with the process that has it. Because the file is made before
-the work begins, a folder that cannot be written to is known before the work begins; for a single file, something is
+the work begins, a folder that cannot be written to is known before the work begins. For a single file, something is
 written beside it and removed, because permissions alone do not say whether a disk takes it.
 
 A lock is always a new file: a dead process's is removed, and nothing is written into a file that is there. What

@@ -7,7 +7,7 @@ Units that share their cases are one job: a task in a repeat with a pooling. It 
 pipelines, and tests all of them on a case while it is in memory.
 
 A job computes in one thread, whatever the machine offers. Sums of many numbers in another order differ in their last
-digit; in one thread, results are the same bytes with one process or with many.
+digit. In one thread, results are the same bytes with one process or with many.
 
 Kept of a test case are its numbers, and small tables that add up. Besides the protocol's metrics a row has the
 calibration error with other numbers of bins (Fig. 6), and where flips lie: voxels and flips in each band of distance
@@ -225,7 +225,7 @@ def benchmark_metrics(names: Sequence[str], background: bool) -> dict[str, Metri
 class CaseCounter:
     """Counts test cases with several calibrators at a time.
 
-    Sums are taken in the order in which cases come; whoever counts goes through them in the order of their ids, so that
+    Sums are taken in the order in which cases come. Whoever counts goes through them in the order of their ids, so that
     the result is the same to the last bit.
 
     Attributes:

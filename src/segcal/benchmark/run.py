@@ -7,7 +7,7 @@ Killed at any point and run again, a benchmark ends with the same bytes.
 Cases that cannot be used are found before anything is computed, so that a run goes on without them: every case of a
 folder is read once, with all its members. A broken one is left out of its task for good, of every repeat and every
 pipeline, so that all of them still share their cases. What was read well is remembered by the fingerprint of the files
-in ``RESULTS/sifted.json`` and not read again; broken cases are tried again on the next run.
+in ``RESULTS/sifted.json`` and not read again. Broken cases are tried again on the next run.
 """
 
 import multiprocessing

@@ -1,7 +1,7 @@
 """Reading tables of a TOML file strictly: a key that is not known, or a value of another kind, is an error.
 
 The types of the fields of a Struct say what is known. Texts may become paths and names, so they hold no control
-characters; numbers decide how often and on how much something is done, so each has a bound.
+characters. Numbers decide how often and on how much something is done, so each has a bound.
 """
 
 import re

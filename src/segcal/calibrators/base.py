@@ -2,7 +2,7 @@ r"""The contract of every calibrator.
 
 A calibrator is a :class:`torch.nn.Module` that maps logits to log-probabilities of the same shape,
 ``(batch, classes, *space)``. A subclass writes :meth:`Calibrator.scores`: unnormalised log-probabilities,
-in which decisions are compared; this class checks the input, normalises, and keeps the decision through the rounding
+in which decisions are compared. This class checks the input, normalises, and keeps the decision through the rounding
 of it (:func:`segcal.calibrators.tie_break.with_winner`). Its promises are attributes, and one contract test proves them
 for every member of the registry.
 

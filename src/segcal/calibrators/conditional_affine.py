@@ -15,7 +15,7 @@ outputs of a voxel alike: no probability depends on it, but the penalty (Eq. 15)
 an offset, so the map is translation-invariant. C (C^2 + 1) parameters, C^2 (C - 1) identifiable.
 
 Departures from the paper: A and the drops are parameters with bounds instead of softplus, so that a new calibrator
-is exactly the identity and the problem stays convex; the diagonal of A is at least 1e-3, because an expert that is
+is exactly the identity and the problem stays convex. The diagonal of A is at least 1e-3, because an expert that is
 wrong more often than right would otherwise shrink its gaps to zero and give every voxel away to a tie.
 
 The scores stay in gaps with the winner at zero: every score is zero minus a sum of non-negative terms, so the

@@ -7,7 +7,7 @@ With gaps :math:`g_k = z_i - z_k \ge 0` to the winner i, and a few numbers u of 
           \beta_j(u) = \theta_j + \sum_c \sum_h \theta_{chj}\, \phi_{ch}(u_c) \ge 0 .
 
 *Ramps* :math:`r_j(g) = \mathrm{clamp}(g - t_j, 0, t_{j+1} - t_j)`, the last one open, make any non-decreasing piecewise
-linear curve with f(0) = 0; *hats* :math:`\phi_{ch}` are linear B-splines of context c, which sum to one, so the curve
+linear curve with f(0) = 0. *Hats* :math:`\phi_{ch}` are linear B-splines of context c, which sum to one, so the curve
 changes with the context, in either direction. Knots of both are quantiles of what the fit saw.
 
 **conic** has one curve for all classes. It does not fall, so no two classes change places: order-preserving. In
@@ -19,7 +19,7 @@ stays visibly below.
 
 The scores are linear in the coefficients: the likelihood is convex, and the optimum is certified (definitions 15). The
 penalty squares differences between neighbouring hats (lam; and, a thousand times weaker, their values), coefficients of
-classes (mu), and differences between neighbouring ramps (nu); where all are strong, temperature scaling is left. An
+classes (mu), and differences between neighbouring ramps (nu). Where all are strong, temperature scaling is left. An
 image has one mean gap, and there are few images: its two hats are all but straight lines of the gap.
 
 A new one has no contexts and is the identity; a fit takes :data:`USUAL`, as far as its cases offer them, by default.

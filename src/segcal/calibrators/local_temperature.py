@@ -4,7 +4,7 @@ r"""Local temperature scaling (LTS): one temperature for every voxel, from its n
     \text{(lts_ti)} \quad\text{(Eq. 7, 11)}
 
 A tree of convolutions makes the temperatures (below). One positive number divides all classes of a voxel, so no two
-change places; the winner is moved to zero first, so that near ties are not lost to an offset. On logits the temperature
+change places. The winner is moved to zero first, so that near ties are not lost to an offset. On logits the temperature
 sees their offset; on log-probabilities it does not. In volumes the last two axes are the plane and slices do not see
 each other, unless `full_3d`. 7 (25 C + 1) parameters, all of them identifiable (125 instead of 25 with `full_3d`; only
 discrete swaps of leaves change nothing).

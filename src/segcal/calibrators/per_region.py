@@ -5,7 +5,7 @@ is the new log-odds :math:`s_r`. Where every calibrator keeps its decision, :mat
 :math:`z_r > 0`, and masks and label maps stay as they are, bit by bit.
 
 **Nesting.** Let region i lie in region o, by their labels. Where :math:`z_i \le z_o` held, :math:`s_i \le s_o` is made
-to hold: two log-odds that stand the wrong way round are replaced by their mean, pair after pair, a few times over; what
+to hold: two log-odds that stand the wrong way round are replaced by their mean, pair after pair, a few times over. What
 is left by then, next to nothing, is cut, inner to outer. The mean is the projection, in the divergence of the
 log-likelihood, onto probabilities that are nested. Labels are nested, so it never raises the sum of the two regions'
 losses at a voxel:

@@ -12,7 +12,7 @@ the model is under-confident. Another calibrator g can stand inside ("selective 
   :math:`\log g(z)`.
 
 The selector sees log-probabilities, and one positive factor a voxel keeps every order: translation-invariant and
-order-preserving, as far as g is. A temperature of 1e10 leaves the classes of a voxel equal in floating point; the
+order-preserving, as far as g is. A temperature of 1e10 leaves the classes of a voxel equal in floating point. The
 winner keeps a visible lead (:mod:`segcal.calibrators.tie_break`): the decision can be read from a float32 result too.
 
 The selector decides in jumps, so only the temperatures are identifiable in the sense of Table 2: 2 (or one and those

@@ -8,7 +8,7 @@ r"""No calibration, temperature scaling (TS), and ensemble temperature scaling (
 
 `inverse_temperature` is :math:`\beta`; the likelihood is convex in it, not in T. A constant added to the logits
 becomes a constant in the scores: translation-invariant. Multiplication by a positive number keeps every order, and
-its rounding is monotone, so no two classes change places in floating point either; the winner is moved to zero
+its rounding is monotone, so no two classes change places in floating point either. The winner is moved to zero
 first, so that near ties are not lost to a large offset. 1 parameter, 1 identifiable.
 
 *ETS* is a mixture of tempered, original and uniform probabilities,

@@ -1,6 +1,6 @@
 """A case, and the interface through which every source of cases is read.
 
-A :class:`Cases` is an ordered collection of ids that reads one case at a time; it never holds more than the one
+A :class:`Cases` is an ordered collection of ids that reads one case at a time. It never holds more than the one
 it was asked for. Everything that fits, evaluates or applies takes a ``Cases`` and nothing else.
 
 Compiled loops do not look where they read. So what :meth:`Cases.read` returns, whoever wrote it, is looked at once more
@@ -279,7 +279,7 @@ class Cases(ABC):
     def split(self, cal: int, val: int = 0, seed: int = 0, group: Grouping | None = None) -> Split[Self]:
         """Draw calibration, validation and test cases at random.
 
-        Cases of one group stay together; a group is drawn whole, so with groups `cal` and `val` are filled as far as
+        Cases of one group stay together. A group is drawn whole, so with groups `cal` and `val` are filled as far as
         whole groups allow and never exceeded. Groups are those that the collection knows, or `group`: case id -> group
         name; or a regular expression whose one group finds it in the id; or the path of a CSV file with the columns id,
         group.

@@ -4,8 +4,8 @@ Two arrays of one shape may be of different places: a label map of another visit
 tell: an affine takes a voxel :math:`i` as stored (x, y, z) to :math:`A i + o`, millimetres to the right, to the front
 and upwards (RAS). Two files agree where each corner of one volume lies within :data:`TOLERANCE` of the smallest voxel
 from that of the other. A corner moves most of all voxels, so it speaks of origin, voxel size and direction at once.
-Rounding in headers moves corners by a hundredth of a voxel; the smallest fault that is made, corners of voxels taken
-for their centres, by half a voxel. A quarter stands between the two.
+Rounding in headers moves corners by a hundredth of a voxel. The smallest fault in practice, corners of voxels taken for
+their centres, moves them by half a voxel. A quarter stands between the two.
 
 NIfTI has its position in the sform, else in the qform; with neither (both codes 0) a file says nothing about it.
 nnU-Net's properties hold the affine of nibabel, or origin, voxel size and direction of SimpleITK, whose axes point to

@@ -12,7 +12,7 @@ Clipping, dividing by the sum and the logarithm round; the winning class of ever
 Two things are looked at in values, to warn and never to decide: whether scores look like those of another kind
 (:func:`kind_warning_of`), and whether one constant vector fills the image. nnU-Net fills the outside of its cropping
 box with (1, 0, ..., 0). Exported as logits, that vector has a softmax of e / (e + C - 1), a confidence that no network
-gave; it rules every fit and every metric (definitions 13.1). It is looked for by its exact value: among real logits of
+gave. It rules every fit and every metric (definitions 13.1). It is looked for by its exact value: among real logits of
 a network, hardly two voxels are equal.
 """
 

@@ -1,6 +1,6 @@
 """One function over many cases: in this process or in several, with failures set apart.
 
-Results come in the order of the ids, whatever finishes first; at most two cases a worker are under way, so memory does
+Results come in the order of the ids, whatever finishes first. At most two cases a worker are under way, so memory does
 not grow with the number of cases. A case that cannot be read fails alone. An interruption (Ctrl-C) lets the cases that
 are under way finish and starts no other.
 

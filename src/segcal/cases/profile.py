@@ -1,7 +1,7 @@
 r"""Profiles: the little that is kept of a case while it is read, to judge later whether its labels belong to it.
 
 Of its voxels, those of a regular grid of at most :data:`GRID` are compared with the labels, turned in every way that
-keeps the shape, and moved by up to :data:`FARTHEST` voxels along each axis; of a coarser grid of at most
+keeps the shape, and moved by up to :data:`FARTHEST` voxels along each axis. Of a coarser grid of at most
 :data:`THUMBNAIL` the winning classes and labels are kept, so that they can be compared with those of other cases. The
 scores themselves leave a digest. All of it is a few kilobytes per case.
 

@@ -2,7 +2,7 @@
 
 Arrays are (bands, rows, columns). What places them in the world (transform and CRS, ground control points, RPCs, the
 value for nodata, tags) is carried from file to file and compared after writing. A cloud-optimised file (COG) becomes
-one again; a file with overviews gets overviews of the same sizes, whose pixels are pixels of the scene: a mean of
+one again. A file with overviews gets overviews of the same sizes, whose pixels are pixels of the scene: a mean of
 scores is nobody's prediction. Lossy compression becomes deflate.
 
 A pixel without data is one where any band has the declared value, or where the mask of the file says so.

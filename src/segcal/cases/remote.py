@@ -2,10 +2,10 @@
 
 The folder here has the names of what is there, and nothing in it: a file is fetched, as a whole, when its case is read,
 and let go a few cases later, so that neither disk nor memory grows with the number of cases. What is fetched has the
-size that the other side says, or is an error; an object that another one takes the place of is seen by its stamp.
+size that the other side says, or is an error. An object that another one takes the place of is seen by its stamp.
 
 What was fetched is in a cache of fsspec, in a new folder that only this user and this process have, and that goes with
-the process. The URL is part of the object, which goes to other processes and machines, and each fetches by itself; no
+the process. The URL is part of the object, which goes to other processes and machines, and each fetches by itself. No
 file says where something comes from. Names that would lead out of the cache are refused.
 """
 

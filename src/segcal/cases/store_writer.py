@@ -101,7 +101,7 @@ def convert(
     """Write all cases that are not in the store yet, or not as they are now.
 
     One process at a time has the folder; `overwrite` as for :class:`StoreWriter`. `progress` is told the id of each
-    case when it is done, or found complete; `failed` takes the error of a case that is not usable.
+    case when it is done, or found complete. `failed` takes the error of a case that is not usable.
     """
     if not isinstance(cases, Cases):
         raise InputError(

@@ -8,7 +8,7 @@ over K draws (groups, or cases of none) that have the structure, t is the larges
 .. math:: \frac{K \bar\ell(t) + 1}{K + 1} \le 1 - R .
 
 Then the next draw misses at most 1 - R on average (Angelopoulos et al., 2024), if the labelled draws had no part in
-the fit; nothing is promised for a single case. The labelled cases are those that ``segcal fit`` keeps for ``segcal
+the fit. Nothing is promised for a single case. The labelled cases are those that ``segcal fit`` keeps for ``segcal
 trust`` (:class:`segcal.fitting.reference.LossCurves`); other than the outer mask there, t may lie above 0.5.
 
 **Precision**: a mask of which at most a stated share is something else, on average. Of a labelled case, the share
@@ -78,7 +78,7 @@ class Rule:
     """A rule; as it is, it keeps the preserved mask.
 
     A rule that `ranks` looks at the probabilities of a whole case first. One with a `promise`, in words, is learned on
-    labelled cases: it has a `value`, what is asked of it; its thresholds are known before any case is read; and its
+    labelled cases: it has a `value`, what is asked of it. Its thresholds are known before any case is read; and its
     masks may overlap, because it promises something of each structure by itself. It bounds the curve `losses` of
     :class:`segcal.fitting.reference.LossCurves`, which is `falling` where the lowest threshold is looked for.
     """

@@ -63,7 +63,7 @@ class BestDice(Rule):
 
 
 def dice_bound(voxels: float, total: float, spread: float) -> float:
-    """Return how far 2 h / (k + mu) may be from the expected Dice of a mask; a Dice is never off by more than 1."""
+    """Return how far 2 h / (k + mu) may be from the expected Dice of a mask. A Dice is never off by more than 1."""
     return min(1.0, 2 * spread / (voxels + total) ** 2) if voxels + total else 0.0
 
 

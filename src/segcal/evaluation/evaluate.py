@@ -1,6 +1,6 @@
 """Measure the cases of a collection before and after calibration.
 
-Cases are read one at a time; what is kept of each is a row of numbers and, for metrics that pool voxels over cases, one
+Cases are read one at a time. What is kept of each is a row of numbers and, for metrics that pool voxels over cases, one
 small table. Means and intervals do not depend on the order of the cases: they are taken in the order of their ids.
 Intervals draw whole groups where cases belong to some (:mod:`segcal.resample`).
 

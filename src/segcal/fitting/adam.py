@@ -2,7 +2,7 @@ r"""Training by gradient: Adam, a plateau schedule and early stopping, as in the
 
 :func:`train_rounds` knows nothing about calibrators: it lowers losses by their gradient, round by round, reads a
 validation loss after each round and keeps the best parameters. A round is one step on all data or one step for every
-batch of them. Patience counts readings. The paper leaves the schedule open; here the learning rate is
+batch of them. Patience counts readings. The paper leaves the schedule open. Here the learning rate is
 halved after half the patience without improvement, so that it falls before training stops, and any decrease counts as
 improvement. Weight decay is the L2 penalty :math:`\frac\alpha2 \sum w^2` on weights; biases are free. Steps on batches
 are noisy: what is validated and kept can be a running average of the parameters (Polyak).

@@ -1,11 +1,11 @@
 """The data of a fit by gradient: batches of voxels or of tiles, to learn from and to stop on.
 
-A round visits every voxel or tile once, in an order that its number and the seed decide; so a training can be taken up
+A round visits every voxel or tile once, in an order that its number and the seed decide. So a training can be taken up
 at any round. Sums are taken in float64.
 
-Without validation cases a fifth of the calibration cases is held back, whole groups of them; of a single case or group,
-a fifth of its tiles or voxels. Either is written to the certificate. With ``voxels="all"`` tiles are drawn anew for
-every round, so that in the course of time all voxels are seen; else they are drawn once.
+Without validation cases a fifth of the calibration cases is held back, whole groups of them. Of a single case or group,
+a fifth of its tiles or voxels is held back. Either is written to the certificate. With ``voxels="all"`` tiles are drawn
+anew for every round, so that in the course of time all voxels are seen; else they are drawn once.
 """
 
 from abc import ABC, abstractmethod

@@ -2,8 +2,8 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
 
 1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest, unless that is
    more than one standard error above the mean without calibration, also where parts that differ are held out: then
-   doing nothing is. Of fewer than ten groups in folds that is a coin, since what is held out is fitted to fewer still;
-   where they disagree about the temperature, the one fitted to all of them is their compromise, and is taken. Of so
+   doing nothing is. Of fewer than ten groups in folds that is a coin, since what is held out is fitted to fewer still.
+   Where they disagree about the temperature, the one fitted to all of them is their compromise, and is taken. Of so
    few, doing nothing is also the reference if a failed case decides: the mean falls, while the NLL of the median group
    rises by more than a quarter.
 2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
@@ -21,7 +21,7 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
 
 Fitted without one part, in turn, a candidate is measured on it beside the reference, fitted without it too. It
 generalises if in no part its NLL is higher than the reference's by more than noise over the groups of that part and by
-more than a quarter percent, which would not be seen; if the mean of the worst 5 % of the differences of single cases is
+more than a quarter percent, which would not be seen. If the mean of the worst 5 % of the differences of single cases is
 at most :data:`WORST_RISE` nats, or a tenth of the reference's NLL where that is more; and if over all parts neither its
 ECE nor its BA-ECE is higher by more than noise. Noise is one standard error where the parts are declared sites.
 Clusters are made of whatever cases there are, and a calibrator is rarely used without what one of them holds: there it
@@ -29,7 +29,7 @@ is two, which is harm and not only less of a gain. Of a candidate with a penalty
 random folds chose upwards: the first at which it generalises is taken.
 
 Cases of one group cannot hold each other out. Ten or more of them may decide between a temperature and none, as if they
-were groups; of fewer nothing is learned: a single image of roads set a temperature that was worse than none elsewhere.
+were groups. Of fewer nothing is learned: a single image of roads set a temperature that was worse than none elsewhere.
 
 So what is taken is never worse than temperature scaling, nor that than nothing, on held-out cases, beyond what noise
 allows; and where the cases are too few to know, the answer is the simple one. All calibrators may compete that work

@@ -1,6 +1,6 @@
 r"""Fitting by gradient: for calibrators whose likelihood is not convex, those with convolutions or networks.
 
-Adam lowers the mean NLL of batches; after every round through the data the NLL of validation data is read, the learning
+Adam lowers the mean NLL of batches. After every round through the data the NLL of validation data is read, the learning
 rate is halved when it stops falling, and training stops when that does not help either; the best parameters are kept
 (:func:`segcal.fitting.adam.train_rounds`). Calibrators that see neighbours train on tiles of the cases
 (:mod:`segcal.fitting.crops`), the others on the voxels of the fit. The default options work without a search;

@@ -245,7 +245,7 @@ def _within(theta: Tensor, low: Tensor, high: Tensor) -> Tensor:
 def box_step(gradient: Tensor, curvature: Curvature, low: Tensor, high: Tensor) -> Tensor:
     """Return the minimiser of the quadratic model within bounds on the step.
 
-    Projected Newton: solve in the free components, project, and accept if the model decreases; otherwise go along
+    Projected Newton: solve in the free components, project, and accept if the model decreases. Otherwise go along
     the direction to the first bound in the way, which always decreases it.
     """
     step = torch.zeros_like(gradient)

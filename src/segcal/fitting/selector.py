@@ -2,7 +2,7 @@ r"""Training of the selector of selective scaling: which voxels are mispredicted
 
 The published recipe: cross-entropy, AdamW with a learning rate of 1e-3 and a weight decay of 1e-6, a batch
 normalisation before each ReLU, 40 epochs. A misprediction counts 1 + `repeats` times, as if it were appended to its
-batch `repeats` times; the selector then flags a voxel whose probability of being wrong is above
+batch `repeats` times. The selector then flags a voxel whose probability of being wrong is above
 :math:`1 / (2 + \text{repeats})`. Ignored voxels never get here: a fit sees labelled ones only. With validation voxels
 the weights of the best epoch are kept, without them those of the last.
 

@@ -8,7 +8,7 @@ The path goes from a strength at which nothing but temperature scaling is left,
 down to next to no penalty, each solution starting the next; the first two terms are Eq. 15, and terms of single classes
 weigh more the fewer groups have them (:mod:`segcal.fitting.evidence`). It ends early where the held-out NLL of the
 first fold has risen twice in a row, or once by half of what it had gained, and altogether where the folds so far lose
-against temperature scaling at every strength, both by more than one standard error over groups; it is refined around
+against temperature scaling at every strength, both by more than one standard error over groups. It is refined around
 the best. Of a region the path is shorter and walked to its end in every fold: at the strong end, where next to nothing
 changes, its NLL rises and falls by chance.
 
@@ -19,8 +19,8 @@ scaling. With one held-out group the error is not known, and the best is taken.
 Of a calibrator that is *guarded*, strengths at which the mean ECE or BA-ECE of held-out cases is more than 2 % higher
 than that of temperature scaling are left out before: a lower NLL is not bought with calibration errors. Of a *region*
 they also decide with it: a strength must be no more than one standard error worse than the best in both. Most voxels of
-a region are far from it, so its NLL is that of few voxels, and its standard error that of the one case that went wrong;
-in the errors all cases have a say.
+a region are far from it, so its NLL is that of few voxels, and its standard error that of the one case that went wrong.
+In the errors all cases have a say.
 """
 
 import copy

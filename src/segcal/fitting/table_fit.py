@@ -9,7 +9,7 @@ make a single miss infinitely bad: it is kept half a voxel away from both,
 **The isotonic map** pools adjacent violators over all pairs of voxel and class, by scipy. Pairs (probability, is it the
 true class) are sorted by probability, equal probabilities joined, and the weighted least squares among non-decreasing
 functions found. Its flat pieces become the table of the calibrator: the ends of each piece, linear in between. A
-function with more pieces than the table holds is shortened by joining neighbouring pieces, the lightest first; a joined
+function with more pieces than the table holds is shortened by joining neighbouring pieces, the lightest first. A joined
 piece has their mean, so the function stays non-decreasing and its mean the same.
 """
 

@@ -1,6 +1,6 @@
 """DICOM SEG: what carries calibrated probabilities into a PACS, and the mask beside them.
 
-A fractional segmentation has 8 bits, too few to tell a winner from its neighbour; so each case gets two objects on the
+A fractional segmentation has 8 bits, too few to tell a winner from its neighbour. So each case gets two objects on the
 images of its series: ``CASE_probability.dcm`` (FRACTIONAL, PROBABILITY, one segment per foreground class) and
 ``CASE_mask.dcm`` (BINARY), which is the decision itself.
 

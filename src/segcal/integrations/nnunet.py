@@ -1,7 +1,7 @@
 """nnU-Net v2: a predictor that calibrates between its logits and its export.
 
-nnU-Net averages tiles, mirrored copies and folds as logits, resamples them to the image, and takes the softmax there;
-so that is where the calibrator stands, at the resolution of the labels and inside the box that was predicted. What is
+nnU-Net averages tiles, mirrored copies and folds as logits, resamples them to the image, and takes the softmax there.
+So that is where the calibrator stands, at the resolution of the labels and inside the box that was predicted. What is
 written is what ``nnUNetv2_predict --save_probabilities`` followed by ``segcal apply`` would write, bit for bit,
 without the way over the disk; nnU-Net's own commands take it.
 

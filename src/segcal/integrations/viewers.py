@@ -14,7 +14,7 @@ Nothing else goes into the folder but hidden records of what was made from what:
 same call goes on with the cases that are missing or changed. Label maps are never made of rounded probabilities.
 
 Objects (:class:`ObjectMaps`) are NIfTI or DICOM SEG. ``CASE_objects.nii.gz`` holds the number of the object at each
-voxel, and ``CASE_real.nii.gz`` the probability that it is real; of several structures, each has files of its own,
+voxel, and ``CASE_real.nii.gz`` the probability that it is real. Of several structures, each has files of its own,
 ``CASE_STRUCTURE_objects.nii.gz``. DICOM SEG has a segment per object, of those that are most likely real, as many as
 fit :data:`MOST_VALUES`.
 """

@@ -2,7 +2,7 @@
 
 The forms are those of :mod:`segcal.kernels.plan`; half types are widened before, and everything is computed in float32
 or float64. Parts of the voxels are taken in threads, and no result depends on how many there are. Rows of a tile are
-voxels, so that loops over them become vector instructions; where the voxels of a tile differ in their winner, each is
+voxels, so that loops over them become vector instructions. Where the voxels of a tile differ in their winner, each is
 taken alone, with its classes in a row.
 """
 

@@ -4,7 +4,7 @@ A program of one warp takes blocks of voxels, with the exponential of the loops 
 (:mod:`segcal.kernels.reliability_numba`) and sums in their order wherever a bin depends on them: all counts are the
 same. Where there are few classes, a thread holds those of its voxel; where there are more, they are read one after
 another, three times. What a voxel adds to the tables of its winner is added once, to a table by band, zone, whether it
-is right, winner and bin, where bins are those that the edges of all binnings make; tables are made of it afterwards.
+is right, winner and bin, where bins are those that the edges of all binnings make. Tables are made of it afterwards.
 
 A processor adds and multiplies floats at twice the rate at which it compares and chooses. So a comparison decides
 whether an instruction is carried out, in the language of the device, not which of two results is taken. Sums over the
@@ -163,7 +163,7 @@ def count_blocks(
 ):  # fmt: skip
     """Count the blocks of one program; `HELD` is the number of classes if a thread holds them, else 0.
 
-    With `MANY` there are several images, each with tables of its own, `room` numbers of 64 bits further on; then there
+    With `MANY` there are several images, each with tables of its own, `room` numbers of 64 bits further on. Then there
     are no bands, no reference and no prediction.
     """
     program, stride = tl.program_id(0).to(tl.int64), tl.cast(stride, tl.int64)

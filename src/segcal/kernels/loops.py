@@ -7,7 +7,7 @@ later process as it was optimised once more when it was stored, with sums in ano
 asks for it: every operation is rounded as written, so that a result depends neither on the width of the machine's
 vectors nor on where in a row a voxel stands.
 
-Voxels are cut into parts whose number depends on how many there are, and on nothing else; each part has sums of its
+Voxels are cut into parts whose number depends on how many there are, and on nothing else. Each part has sums of its
 own, which are added in their order. So no result depends on the number of threads, which is torch's.
 """
 

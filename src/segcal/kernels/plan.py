@@ -3,8 +3,8 @@ r"""What a fused kernel must know of a calibrator: which of six forms its map ha
 With :math:`x = z - m`, where the *centre* m of a voxel is nothing, its largest logit, its free energy or its last
 logit, the scores are, by form,
 
-- ``affine``: :math:`s = W_e x + b_e`, e the winner if there are several maps; tables W, ``(C,)`` for a diagonal or
-  ``(E, C, C)``, and b, ``(E, C)``, left out if there is none;
+- ``affine``: :math:`s = W_e x + b_e`, e the winner if there are several maps. Its tables are W, ``(C,)`` for a diagonal
+  or ``(E, C, C)``, and b, ``(E, C)``, left out if there is none;
 - ``drops``: with the logits in descending order and :math:`x_k = z_{(k)} - z_{(k+1)}`,
   :math:`s_{(k)} = -\sum_{l < k} (A_e x + b_e)_l`; tables A, ``(C, C - 1, C - 1)``, and b, ``(C, C - 1)``;
 - ``mixture``: :math:`s = \log(w_1 S(\beta z) + w_2 S(z) + w_3 / C)`; table :math:`(\beta, w)`, ``(4,)``;
@@ -13,14 +13,14 @@ logit, the scores are, by form,
 - ``curves``: :math:`s_k = -\sum_j (\beta_j(u) + \gamma_{ikj})\, r_j(z_i - z_k)`, the map of
   :mod:`segcal.calibrators.conic`; tables knots, base, hats, knots of hats, and of pairs, ``(1 or C, C, groups)``;
 - ``network``: :math:`s = z / T`, T = 1 + log(1 + e^{t + c_0}) - log(1 + e^{c_0}), t made of the largest
-  log-probabilities by layers with ReLU between them; tables weights ``(outputs, inputs)`` and bias of each layer. The
-  CPU has no loop for it.
+  log-probabilities by layers with ReLU between them. Its tables are weights ``(outputs, inputs)`` and bias of each
+  layer. The CPU has no loop for it.
 
 ``drops`` are computed in descending order of the logits and cut by a running minimum, since rounding need not be
-monotone; ``mixture`` and ``table`` by steps of which each is monotone in float32. The log-probabilities are
-:math:`s - \log \sum e^s`, with the winner's lead of :mod:`segcal.calibrators.tie_break`. Tables are float64, and are
-used in the type that is computed in. Below them are the tables in the order in which kernels read them: those of a CUDA
-device, and of functions the CPU's.
+monotone. ``mixture`` and ``table`` are computed by steps of which each is monotone in float32. The log-probabilities
+are :math:`s - \log \sum e^s`, with the winner's lead of :mod:`segcal.calibrators.tie_break`. Tables are float64, and
+are used in the type that is computed in. Below them are the tables in the order in which kernels read them: those of a
+CUDA device, and of functions the CPU's.
 """
 
 import functools
@@ -119,7 +119,7 @@ def drop_tables(tables: list[Tensor]) -> Tensor:
     """Return weights by rank, sorted gap (in fours) and winner, with biases in place of the first gap, which is 0.
 
     A rank is lower than the first by the sum of the drops above it, of which each is a map of the differences of
-    sorted gaps; what a gap adds is the difference of what the steps to it and from it add.
+    sorted gaps. What a gap adds is the difference of what the steps to it and from it add.
     """
     weight = tables[0].cumsum(1)  # (winner, rank, step)
     of_gap = weight - torch.nn.functional.pad(weight[..., 1:], (0, 1))

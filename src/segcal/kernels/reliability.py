@@ -15,7 +15,7 @@ A zone is: 0, class 0 in truth and prediction; 1, class 0 in truth only; 2, anot
 The prediction is the class with the largest score, the lowest index of equal ones. With a reference prediction the
 reference stays where it is one of the largest: a prediction changes only where another class is *strictly* above.
 
-There are three implementations: :func:`reference_count` says it in plain tensor operations and serves every device;
+There are three implementations: :func:`reference_count` says it in plain tensor operations and serves every device.
 `reliability_numba` is the fast one for the CPU, `reliability_triton` for CUDA devices and types up to float32. Half
 precision is computed in float32, other types in their own.
 """

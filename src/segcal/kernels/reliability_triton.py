@@ -222,7 +222,7 @@ def _add_programs(
 ):  # fmt: skip
     """Add the tables and sums of all programs of an image, in their order, to one row: a part of it each.
 
-    Counts, sums that were packed with them, other counts, sums of small probabilities; then NLL, Brier score, entropy,
+    Counts, sums that were packed with them, other counts, sums of small probabilities. Then NLL, Brier score, entropy,
     how many voxels were ignored, mean of the free energy, squared deviations from it, its largest, and whether there
     were numbers that cannot be computed with.
     """

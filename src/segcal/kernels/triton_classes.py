@@ -61,7 +61,7 @@ def exp_below_zero(t):
 def log_normal(x):
     """Return log x of positive normal float32 numbers.
 
-    With x = 2^k (1 + f) and f in [-1/3, 1/3), it is k ln 2 + f + f^2 P(f); P is a minimax fit (error 6e-9).
+    With x = 2^k (1 + f) and f in [-1/3, 1/3), it is k ln 2 + f + f^2 P(f). P is a minimax fit (error 6e-9).
     """
     bits = x.to(tl.int32, bitcast=True)
     exponent = (bits - _TWO_THIRDS) & -(1 << 23)
@@ -190,7 +190,7 @@ def write_classes(out_ptr, start, stride, inside, s, most, log, winner, lead, C:
                   NORMALISES: tl.constexpr):  # fmt: skip
     """Write scores, of which `most` is the largest, normalised.
 
-    With `KEEPS` the winner is kept where only rounding made it another class; if it is 2, classes as high as the winner
+    With `KEEPS` the winner is kept where only rounding made it another class. If it is 2, classes as high as the winner
     are lowered too. A class that is above by more than rounding stays there: a broken promise is not hidden.
     """
     kind: tl.constexpr = out_ptr.dtype.element_ty

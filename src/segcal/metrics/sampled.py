@@ -15,7 +15,8 @@ before and after calibration can be compared. The work grows with n², so n is b
 Is confidence the probability to be right? With confidence :math:`p_i` and :math:`r_i = 1` where the prediction is so:
 
 - **Cox** (1958): the logistic regression :math:`\mathrm{logit} P(r = 1) = a + b\, \mathrm{logit}\, p`. Calibrated are a
-  slope b of 1 and an intercept a of 0; b < 1 is too extreme (overconfident where sure), b > 1 underconfident.
+  slope b of 1 and an intercept a of 0. A slope below 1 is too extreme (overconfident where sure), one above 1 is
+  underconfident.
 - **Spiegelhalter** (1986): :math:`Z = \sum_i (r_i - p_i)(1 - 2 p_i) / \sqrt{\sum_i (1 - 2 p_i)^2 p_i (1 - p_i)}`,
   standard normal if the voxels were independent and calibrated. Neighbouring voxels are not independent: read it as an
   effect, not as a test. It grows with the root of the number of voxels, which a sample bounds.

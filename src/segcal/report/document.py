@@ -324,7 +324,7 @@ def pipeline_curves(
     """Return the curves of a pipeline, with intervals of this level.
 
     `repeats` has the curves of each repeat, named as in :class:`Curves`, those of "classes" and "bands" stacked, of
-    which these `classes` are kept; `spreads` their spread over cases, without which there is no interval.
+    which these `classes` are kept. `spreads` has their spread over cases, without which there is no interval.
     """
     found: dict[str, CurveLists | list[CurveLists]] = {}
     for name in repeats[0]:

@@ -101,7 +101,7 @@ def evaluation_document(
 ) -> doc.Document:
     """Return the document of an evaluation; without ACE among its metrics it has no diagram and no verdict.
 
-    `cases` are those that were measured, of which a few are read again for their maps; `background` says whether class
+    `cases` are those that were measured, of which a few are read again for their maps. `background` says whether class
     0 is background, and `notes` are remarks for the reader.
     """
     names = [row["case"] for row in result.rows if row["stage"] == "before"]

@@ -4,9 +4,9 @@ A map is ``{"png": text, "low": number, "high": number}``, a PNG in base64: the 
 low + (high - low) * byte / 255, so that a class index or a flag comes back exactly with low = 0 and high = 255. A
 image that is only looked at may be ``{"jpeg": text}``.
 
-Of a volume a few slices across its shortest axis are kept, where there is something to see; of a large image every
-second or third pixel. Confidence and the probability of foreground are stored on one scale, 0 to 1, for all cases and
-stages. Of many cases those are kept that a critical reader would ask for, worst first, within a budget.
+Of a volume a few slices across its shortest axis are kept, where there is something to see. Of a large image every
+second or third pixel is kept. Confidence and the probability of foreground are stored on one scale, 0 to 1, for all
+cases and stages. Of many cases those are kept that a critical reader would ask for, worst first, within a budget.
 """
 
 import base64

@@ -2,7 +2,7 @@
 
 **Blocks** are complete or absent. One begins with a line that says what it is, the length of its table and the table:
 what was done, to which case, the key of what it was made from, whether it failed, and how long its bytes are. The bytes
-follow. Only tables are held in memory; a result is read when it is asked for, so that memory does not grow with the
+follow. Only tables are held in memory. A result is read when it is asked for, so that memory does not grow with the
 size of the results. Of a run that is killed, at most what came in the last few seconds is lost.
 
 **Results** are made of what is listed here, and nothing else is ever made of a file. Numbers come back as they were, to

@@ -5,7 +5,7 @@ again, a part goes on with the cases that are missing, that failed, or whose fil
 
 Of a part that has served, what segcal keeps in it goes: facts, blocks of results and records, what submitit writes, and
 files that the result has too, under the same name and with the same content. If there is nothing else, the folder goes
-at once or not at all; otherwise what is known goes one by one, and a user's files stay where they are.
+at once or not at all. Otherwise what is known goes one by one, and a user's files stay where they are.
 """
 
 import hashlib

@@ -122,7 +122,7 @@ def _count_distances(square: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarra
     """Yield squared distances, rising, and how often each occurs; infinite ones do not count. `square` is used up.
 
     They are whole numbers: counting them makes the sum of distances exact and free of any order. One counter for each
-    possible one is fast, but their number grows with the square of the image's side; beyond :data:`COUNTERS` those that
+    possible one is fast, but their number grows with the square of the image's side. Beyond :data:`COUNTERS` those that
     occur are found by sorting in place, so that no more memory is needed however large the image is.
     """
     pieces = [square[start : start + COUNTERS] for start in range(0, square.size, COUNTERS)]

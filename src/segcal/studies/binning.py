@@ -7,7 +7,7 @@ lowest ACE of all, and the one with the lowest ACE among those that keep the ord
 the test cases, as in the paper: it shows what is possible, and is not how to choose a calibrator.
 
 *Binning*: ECE is the mean over cases and repeats with its bootstrap interval, ACE the mean over repeats [min, max]. For
-every number of bins the pipelines are ranked; what matters to a reader is how many pairs of pipelines change places
+every number of bins the pipelines are ranked. What matters to a reader is how many pairs of pipelines change places
 against the numbers of bins that the tables use: 50 for ECE, 15 for ACE.
 """
 

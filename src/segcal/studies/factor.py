@@ -141,7 +141,7 @@ def crop_ways(cases: Cases) -> dict[str, Callable[[Model], Model]]:
 def in_crops(model: Model, size: int) -> Model:
     """Return a model that sees crops of `size` voxels along each axis, laid side by side.
 
-    The last crop along an axis ends where the image ends, so that every crop is full; where it overlaps the one
+    The last crop along an axis ends where the image ends, so that every crop is full. Where it overlaps the one
     before, its own prediction counts. Axes shorter than `size` are taken whole.
     """
 

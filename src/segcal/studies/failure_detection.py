@@ -6,7 +6,7 @@ risk-coverage curve, its excess over the best ranking, the paired difference of 
 after calibration, and AUROC of finding cases with a Dice below tau.
 
 The risk of a case is 1 - Dice, the mean over its structures that are there or were found. Ranked from the most trusted
-down, the mean risk of the first k cases, averaged over k, is the area under the risk-coverage curve (AURC); what it is
+down, the mean risk of the first k cases, averaged over k, is the area under the risk-coverage curve (AURC). What it is
 above that of a ranking by the risk itself is the excess. A mask is bad if its Dice is below tau: AUROC is the chance
 that a bad case is trusted less than a good one.
 """

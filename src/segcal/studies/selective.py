@@ -2,11 +2,11 @@
 
 *Regions* (its Fig. 2d and 5): ECE (50 bins) of each test case in each region, as the numbers of a box plot, before
 calibration and after; and how much the mean predictive entropy rose, which smoothing must pay for. A prediction that is
-wrong has accuracy 0 in every bin, so its ECE is its mean confidence; that of a right one is one minus it. The boundary
+wrong has accuracy 0 in every bin, so its ECE is its mean confidence. That of a right one is one minus it. The boundary
 is the first band of :mod:`segcal.statistics.boundary`: less than 3 voxels from a change of label.
 
 *Detection* (its Fig. 4) is the worth of a better selector. An oracle flags a random share of the mispredicted voxels of
-a case, and no right ones; flagged voxels get a large temperature, the others stay as a calibrator leaves them. From 0 %
+a case, and no right ones. Flagged voxels get a large temperature, the others stay as a calibrator leaves them. From 0 %
 to 100 % each step flags what the step before did and more, so that a curve is smooth. The ends are the calibrator alone
 and the best that selective scaling can do. Beside the curves stands the selector that was learned: its recall and its
 precision on the same voxels, and the ECE it gave.

@@ -5,7 +5,7 @@ pooling of the ensemble), one column per calibrator: ECE, beside the mean inters
 prediction. In the second table calibrators are fitted on InD and tested on SD, without any fitting there.
 
 *Covariate shift* (Tables 6 and 7, Fig. 7) is of corrupted copies: tasks of `test_on` that have the same cases, or some
-of them. The numbers of Table 7 are those of the benchmark; the study sets them beside the clean ones, case by case: how
+of them. The numbers of Table 7 are those of the benchmark. The study sets them beside the clean ones, case by case: how
 much worse each pipeline becomes, with paired intervals.
 """
 

@@ -1,7 +1,7 @@
 r"""Alarms: a class with little evidence becomes frequent, or cases leave the clusters that calibration has seen.
 
 A class has *little evidence* if fewer groups of the fit have it than `FitConfig.evidence` asks for
-(:mod:`segcal.fitting.evidence`). That it becomes more frequent is known by the p-values of its expected size; it also
+(:mod:`segcal.fitting.evidence`). That it becomes more frequent is known by the p-values of its expected size. It also
 has to matter: since then it takes at least :data:`FREQUENT` of the voxels, and :data:`TIMES` what it took in the
 reference, as means over draws (within a group, geometric ones). That cases leave is known by the p-values of their
 composition (:class:`segcal.trust.atypical.Compositions`).

@@ -5,7 +5,7 @@ their order: each column is centred at its median and divided by its median abso
 of a row is the root of its mean square. Medians are robust to almost half of the rows being atypical, so that many of
 these do not make each other look usual. A new row is put among the reference, all scores are computed anew, and its
 p-value is the share of rows that are at least as far off as it is, itself included. New and reference cases are treated
-alike, to the last digit, so a p-value of at most a has a chance of at most a, by construction; on average over
+alike, to the last digit, so a p-value of at most a has a chance of at most a, by construction. It holds on average over
 references, not for each of them, and only if the reference had no part in the fit.
 
 A row has such p-values for each of its numbers as well, by how many rows have a larger one (:func:`column_p`): a shift

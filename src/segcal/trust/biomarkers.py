@@ -5,7 +5,7 @@ braces stands a structure, and after ``@`` the phase; outside them numbers, ``+ 
 by a regular expression with two groups, the subject and the phase: ``(patient\d+)_frame0?(\d)``. Without phases each
 case is a subject of its own.
 
-The number of a subject is that of its expected volumes; how far it was off on labelled subjects gives the interval by
+The number of a subject is that of its expected volumes. How far it was off on labelled subjects gives the interval by
 the same rule as for volumes (:mod:`segcal.trust.estimates`). Its scale is the one that the scales of the volumes give
 by linear propagation: :math:`s^2 = \sum_j (\partial f / \partial V_j)^2 s_j^2`.
 """
@@ -164,7 +164,7 @@ def derive(
 ) -> list[BiomarkerRow]:
     """Return every biomarker of every subject among new cases, with intervals from the labelled ones.
 
-    `new` are the new cases by each calibrator that judged labelled ones, and by the calibrator itself last; `folds`
+    `new` are the new cases by each calibrator that judged labelled ones, and by the calibrator itself last. `folds`
     says which judged which, as :class:`segcal.trust.estimates.Errors` has it.
     """
     subjects = link_cases(new[ITSELF].ids, link)

@@ -8,7 +8,7 @@ size :math:`|O|`, the mean and the largest p in it, the share of its voxels that
 An object T of the labels overlaps O by :math:`|O \cap T| / |O \cup T|` or :math:`|O \cap T| / |O|`, over voxels that
 have a label (:class:`segcal.fitting.object_reference.ObjectRule`). O is *real* if one of them overlaps it enough. Its
 Dice and its true size are those of the T with the largest Dice. Objects of both sides are also paired one to one, so
-that the sum of overlaps is largest, as detection metrics ask for: a T without a partner is *missed*; a real O without
+that the sum of overlaps is largest, as detection metrics ask for: a T without a partner is *missed*. A real O without
 one is a further piece of an object, and neither right nor wrong.
 """
 

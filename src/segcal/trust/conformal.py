@@ -1,13 +1,13 @@
 r"""Conformal inference over draws: what earlier draws say of the next one, whatever their distribution.
 
 A draw is a group (patient, site, video), or a case that belongs to none. Of K earlier draws and a new one that are
-exchangeable, each is the atypical one with the same chance :math:`1 / (K + 1)`; a draw of several cases shares its
+exchangeable, each is the atypical one with the same chance :math:`1 / (K + 1)`. A draw of several cases shares its
 chance among them (Lee, Barber and Willett, 2023, "hierarchical conformal prediction"; with one case a draw this is
 split conformal prediction). So with the weights :math:`w_i = 1 / ((K + 1) n_{g(i)})` of case i in a group of n cases,
 for a case that is drawn at random from a new group:
 
 - its score is at most the smallest s with :math:`\sum_i w_i [s_i \le s] \ge L`, with probability at least L
-  (:func:`quantile`); with one case a draw it is the :math:`\lceil (K + 1) L \rceil`-th smallest;
+  (:func:`quantile`). With one case a draw it is the :math:`\lceil (K + 1) L \rceil`-th smallest;
 - :math:`p = \sum_i w_i [s_i \ge s] + 1 / (K + 1)` is at most a with probability at most a (:func:`p_value`);
 - for losses in [0, 1] that do not grow along a grid, the first place of the grid with
   :math:`\frac{K}{K + 1} \bar\ell + \frac{1}{K + 1} \le a` has an expected loss of at most a
@@ -19,12 +19,13 @@ cases: the mean over groups of the share of their cases. They are no promises fo
 of all cases together, which is another number where large groups are harder than small ones.
 
 **Scores of calibrators that were fitted without the group** (CV+; Barber et al., 2021). K groups are divided into folds
-of m, and scores of a fold are those of the calibrator that was fitted to the other folds; the new case has one score
+of m, and scores of a fold are those of the calibrator that was fitted to the other folds. The new case has one score
 for each of these calibrators, and is compared with the scores of a fold by that fold's calibrator. Add m groups, the
 new one among them, as one more fold. For cases i, j of two folds let :math:`A_{ij} = 1` if i has the larger score by
-the calibrator that was fitted without both folds; i is *atypical* if what it exceeds has a weight of at least :math:`L
-(P - P_k + 1)`, where P groups in all and :math:`P_k` in its own fold k have such a case (a mask of the structure, say).
-With the weight :math:`s_k \le P_k` of atypical cases in fold k, s of all, and :math:`A_{ij} + A_{ji} \le 1`,
+the calibrator that was fitted without both folds. Case i is *atypical* if what it exceeds has a weight of at least
+:math:`L (P - P_k + 1)`, where P groups in all and :math:`P_k` in its own fold k have such a case (a mask of the
+structure, say). With the weight :math:`s_k \le P_k` of atypical cases in fold k, s of all, and :math:`A_{ij} + A_{ji}
+\le 1`,
 
 .. math:: \sum_k s_k L (P - P_k + 1) \le \sum_{i\,atypical} \sum_j w_i w_j A_{ij} \le
           \sum_k s_k \Big(P - P_k - \frac{s - s_k}{2}\Big),

@@ -10,9 +10,9 @@ For a structure with calibrated probability p and a share a, thresholds are take
   error. The loss is made monotone by the largest of all higher thresholds. t is the smallest that does, at least 0.5,
   so that an inner mask is part of the mask.
 - *label set* of a voxel: the classes of whose outer mask it is part (LAC), or the classes :math:`c` with
-  :math:`\sum_{k: p_k > p_c} p_k + p_c \le q_c` (APS); with the class that was decided. Of the voxels of a class at
-  most a have a set without it, on average over draws that have the class: every class has its own threshold, so that
-  a rare one is not paid for by the others.
+  :math:`\sum_{k: p_k > p_c} p_k + p_c \le q_c` (APS). The class that was decided always belongs to it. Of the voxels of
+  a class at most a have a set without it, on average over draws that have the class: every class has its own threshold,
+  so that a rare one is not paid for by the others.
 
 A draw is a group, or a case that belongs to none: its loss is the mean over its cases, every group counts the same, and
 nothing is promised for a single case. With `at_once` each of m structures gets the share a / m: the largest loss among

@@ -61,7 +61,7 @@ UNCORRECTED = "its expected Dice could not be corrected"
 class Judge:
     """The reference, made ready to judge new cases at a level; tuples have one entry per class.
 
-    A mask whose Dice is below `tau` is bad; `dice` and `volume` are how far these were off, `alone` is the interval of
+    A mask whose Dice is below `tau` is bad. `dice` and `volume` are how far these were off, `alone` is the interval of
     the Dice for who knows nothing of the case, and `folds` tells which calibrator judged each case of the reference
     (none where all were judged by the calibrator itself).
     """

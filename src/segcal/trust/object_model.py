@@ -105,7 +105,7 @@ def folds_of(groups: Sequence[str] | np.ndarray, count: int) -> np.ndarray:
 class StructureModel(NamedTuple):
     """What is known of the objects of one structure: how it was learned, of how many objects, real ones and draws.
 
-    `chance` and `dice` are None where no labelled case has an object; `least` is the probability from which one is
+    `chance` and `dice` are None where no labelled case has an object. `least` is the probability from which one is
     listed (infinite: none is; None: too few draws), `spread` the q of sizes, `missed` the mean and `missed_most` the
     quantile of missed objects (infinite: too few draws).
     """

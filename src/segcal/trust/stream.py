@@ -1,7 +1,7 @@
 """A watch over a stream of new cases, without labels: which are unusual, and whether the calibrator still applies.
 
 Every draw (a case, or the cases of one group) is compared with the reference and all earlier draws of the stream
-(:mod:`segcal.trust.atypical`); the p-values are weighed one after the other (:mod:`segcal.trust.drift`). What is kept
+(:mod:`segcal.trust.atypical`). The p-values are weighed one after the other (:mod:`segcal.trust.drift`). What is kept
 of a draw is a row of numbers, in one file that is written anew after each of them: a run that is interrupted goes on
 where it was, and cases that are in the file are not counted twice.
 """

@@ -1,7 +1,7 @@
 """Streets: an image from a car, nine classes, thin and rare ones among them, a void border.
 
 It stands for urban street scenes. Poles, signs and people are small and rare; leaves let the sky through and are
-labelled solid; far objects are sometimes forgotten; the annotator's outline is off by a pixel or so; the frame of
+labelled solid; far objects are sometimes forgotten. The annotator's outline is off by a pixel or so; the frame of
 the image and the own bonnet have no label. A function per object paints it at a place of the world; `label` is the
 class it gets, or KEEP where the labels forget it.
 
