@@ -1,11 +1,11 @@
 """Writing beside and renaming: a kill at any moment leaves the old result or the new one, and nothing that stays.
 
-What is being written lies in a folder of its own next to its place, ``.segcal-`` and sixteen hexadecimal digits, in
-which a marker says whose it is. The writer holds a lock on the marker, which ends with its process however that
-comes about: a folder with the name, the marker and no lock is what a dead process left, and the next run removes it.
-So is one that holds nothing, or an empty marker that nobody has locked, because of a kill in the first moment: it is
-known by its name, whose last six digits are a digest of the first ten, which are random. A living process whose folder
-goes in that moment makes another. Nothing else is ever removed.
+A file that is being written lies in a folder of its own beside the target, named ``.segcal-`` and sixteen hexadecimal
+digits. A marker in it says whose it is. The writer holds a lock on the marker, which ends with its process in any case.
+A folder with the name, the marker and no lock is what a dead process left, and the next run removes it. So is an empty
+folder, or one with an empty marker that is not locked, after a kill in the first moment. It is known by its name, whose
+last six digits are a digest of the first ten, which are random. A living process whose folder goes in that moment makes
+another. Nothing else is ever removed.
 
 A file is replaced by one rename. A folder is exchanged with the old one in one step where the system can (Linux).
 Elsewhere the old one is renamed aside first, and put back by the next run if this one dies in between.

@@ -1,6 +1,6 @@
 """The only validation of arrays that come from outside, and of the memory that one thing may take.
 
-Every message has the form of :mod:`segcal.errors`: the name the user typed, what was found with shapes and
+Every message has the form of :mod:`segcal.errors`. It has the name the user typed, what was found with shapes and
 counts, what is needed, and what to do.
 """
 

@@ -160,9 +160,9 @@ def _fit(job: Job, protocol: Protocol, folder: Path, split: Split, report: Repor
 def cases_elsewhere(source: Split, every: Cases, target: Cases, own: Split | None) -> Cases:
     """Return the cases of another task, `target`, that a calibrator may be tested on.
 
-    Where the other task has the same cases as the one that was fitted on (`every`, divided as `source`), or some of
-    them (a corrupted copy), these are the source's test cases. Otherwise they are the other task's own test cases, or
-    all it has if nothing is fitted on it (`own` is None), without those that had part in the fit.
+    Another task may have the cases of the task that was fitted on (`every`, split as `source`), or some of them (a
+    corrupted copy). Then these are the source's test cases. Otherwise they are the other task's own test cases, or all
+    of its cases if nothing is fitted on it (`own` is None). Cases of the fit are left out.
     """
     seen = {*source.cal.ids, *source.val.ids}
     ids = target.ids if own is None else own.test.ids

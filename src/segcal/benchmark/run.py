@@ -4,10 +4,10 @@
 (:mod:`segcal.benchmark.results`), ``RESULTS/calibrators`` the fitted calibrators, as :func:`segcal.save` writes them.
 Killed at any point and run again, a benchmark ends with the same bytes.
 
-Cases that cannot be used are found before anything is computed, so that a run goes on without them: every case of a
-folder is read once, with all its members. A broken one is left out of its task for good, of every repeat and every
-pipeline, so that all of them still share their cases. What was read well is remembered by the fingerprint of the files
-in ``RESULTS/sifted.json`` and not read again. Broken cases are tried again on the next run.
+Cases that cannot be used are found before anything is computed, so a run goes on without them. Every case of a folder
+is read once, with all its members. A broken one is left out of its task in every repeat and every pipeline, so all of
+them still share their cases. What was read well is remembered by the fingerprint of the files in
+``RESULTS/checked.json`` and not read again. Broken cases are tried again on the next run.
 """
 
 import multiprocessing

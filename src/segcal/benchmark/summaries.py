@@ -12,10 +12,10 @@ Comparisons are those that a protocol asks for, and those of the paper: of two p
 
 The second is compared with the first, metric by metric, in paired differences over the test cases of all repeats. It is
 *better* or *worse* if the interval of the difference lies on one side of zero, and otherwise there is *no difference*.
-That is a test of the mean difference at the level of the interval, one for each metric and pair: of many without any
-difference, one in twenty is better or worse by chance.
-A metric that pools voxels over cases (ACE) is better or worse if it is so in every repeat. That is no test: without any
-difference three independent repeats agree in one of four, and repeats that share cases more often.
+That is a test of the mean difference at the level of the interval, one for each metric and pair. Of many without any
+difference, one in twenty is better or worse by chance. A metric that pools voxels over cases (ACE) is better or worse
+if it is so in every repeat. That is no test: without any difference three independent repeats agree in one of four, and
+repeats that share cases more often.
 """
 
 from collections.abc import Mapping, Sequence
@@ -209,8 +209,8 @@ def compare(
 ) -> list[Comparison]:
     """Compare the two pipelines of each pair: first, second, and what the comparison is about.
 
-    By title and metric, `values` are one array per repeat, one number per case, NaN where it is not defined, and
-    `pooled` one number per repeat.
+    By title and metric, `values` are one array per repeat with one number per case, NaN where it is not defined.
+    `pooled` has one number per repeat.
     """
     found = []
     for one, other, about in pairs:

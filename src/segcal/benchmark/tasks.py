@@ -1,7 +1,7 @@
 """The tasks of a protocol: cases that the package draws, or folders of the user's, and how they are divided.
 
 An embedded task is only named here: the networks that predict it are part of the demonstration, which lies above the
-benchmark, so the protocol holds the function that opens it.
+benchmark. So the protocol holds the function that opens it.
 """
 
 from collections.abc import Callable

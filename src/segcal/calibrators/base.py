@@ -6,8 +6,8 @@ in which decisions are compared. This class checks the input, normalises, and ke
 of it (:func:`segcal.calibrators.tie_break.with_winner`). Its promises are attributes, and one contract test proves them
 for every member of the registry.
 
-Parameters are kept in float64, the precision they are fitted in, and are cast to the type of the input when used:
-half types are computed in float32, float32 in float32, float64 in float64.
+Parameters are kept in float64, the precision they are fitted in, and are cast to the type of the input when used. Half
+types are computed in float32, float32 in float32, float64 in float64.
 """
 
 from abc import ABC, abstractmethod

@@ -12,10 +12,10 @@ changes with the context, in either direction. Knots of both are quantiles of wh
 
 **conic** has one curve for all classes. It does not fall, so no two classes change places: order-preserving. In
 floating point too: clamping, multiplying by one non-negative number and adding in one sequence are monotone in g.
-**conic_class** adds to :math:`\beta_j` what belongs to the pair of winner and class (with more than 12 classes, to the
-class), the same for three ramps at a time. No class rises above the winner: argmax-preserving. Neither sees the offset
-of the logits. No coefficient is negative, and those of the common curve are at least 1e-3, so a class below the winner
-stays visibly below.
+**conic_class** adds to :math:`\beta_j` a term of the pair of winner and class (with more than 12 classes, of the
+class). Three ramps share one. No class rises above the winner: argmax-preserving. Neither sees the offset of the
+logits. No coefficient is negative, and those of the common curve are at least 1e-3, so a class below the winner stays
+visibly below.
 
 The scores are linear in the coefficients: the likelihood is convex, and the optimum is certified (definitions 15). The
 penalty squares differences between neighbouring hats (lam; and, a thousand times weaker, their values), coefficients of

@@ -12,8 +12,8 @@ identity costs nothing.
 
 **MS_c**, with equal row sums (Sec. 3.1): :math:`W \mathbf{1} = s \mathbf{1}`. `weight` holds the first C - 1 columns of
 W, `gauge` the common row sum s; the last column is what is missing to s. Then
-:math:`W z = W_{free} (z_{1..C-1} - z_C) + s z_C \mathbf{1}`: the last term is the same for all classes and is dropped,
-so only differences of logits are used and the map is translation-invariant to the last bit. s matters to the penalty.
+:math:`W z = W_{free} (z_{1..C-1} - z_C) + s z_C \mathbf{1}`. The last term is the same for all classes and is dropped.
+So only differences of logits are used and the map is translation-invariant to the last bit. s matters to the penalty.
 C^2 + 1 parameters, C (C - 1) identifiable.
 
 **CDC**, one Dirichlet map per predicted class (Sec. 3.2): :math:`q = S(W_i \log S(z) + b_i)`, i the winner, the first

@@ -6,10 +6,10 @@ With the entropy :math:`h = -\sum_c S(z)_c \log S(z)_c` in nats and a threshold 
 
 `threshold` is :math:`\gamma`, `inverse_temperature` is :math:`\beta`. A uniform distribution names no class: the
 decision of every voxel above the threshold is lost. This is `meta_cal`, which keeps nothing. By the tie rule of the
-package such a voxel falls to class 0. Its lead there is made visible, so that flips, Dice and the audit see what was
-lost instead of taking a tie for a decision that was kept. `meta_cal_large_t` (Meta-Cal* of the selective-scaling paper)
-has :math:`S(\beta_u z)` above the threshold, with `inverse_temperature_unsure` :math:`\beta_u` = 1e-4 unless it is
-chosen on validation data: it keeps every order, and the winner a visible lead.
+package such a voxel falls to class 0. Its lead there is made visible. So flips, Dice and the audit see the loss, and
+take no tie for a kept decision. `meta_cal_large_t` (Meta-Cal* of the selective-scaling paper) has :math:`S(\beta_u z)`
+above the threshold, with `inverse_temperature_unsure` :math:`\beta_u` = 1e-4 unless it is chosen on validation data. It
+keeps every order, and the winner a visible lead.
 
 A new one has a threshold above any entropy: the identity. The threshold decides in jumps and is not identifiable in
 the sense of Table 2: 2 parameters, 1 identifiable. With a large temperature they are 3 and 2.

@@ -7,7 +7,7 @@ With the gap to the runner-up, :math:`d = \min(z_{(1)} - z_{(2)}, 8)`, and windo
 - ``share_near``, ``share_far``: the share of voxels in a window of 5 and of 25 that have the voxel's own class;
 - ``gap_image``: the mean of d in the whole image.
 
-Windows lie in the last two axes, the plane in which volumes are finely resolved, and are measured in voxels: a
+Windows lie in the last two axes, the plane in which volumes are finely resolved. They are measured in voxels: a
 calibrator is applied at the resolution at which it was fitted. Beyond the border there is nothing: a mean is over what
 is inside. All voxels of a prediction count, also those whose label is ignored, since nobody knows these later.
 """

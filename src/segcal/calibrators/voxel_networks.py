@@ -2,7 +2,7 @@ r"""Calibrators that learn a function of single voxels by a small network: linea
 
 The last layer starts at zero, so that the output of a new network is zero, whatever its input. The layers before it
 start at random numbers of variance 2 / inputs (He et al.), without which they could not learn. Multiplying a hidden
-unit's inputs and dividing its outputs by one positive number changes nothing: of the parameters, all but one for every
+unit's inputs and dividing its outputs by one positive number changes nothing. Of the parameters, all but one for every
 hidden unit are identifiable.
 
 **Parameterised temperature scaling (PTS)**: a temperature for every voxel, from its own prediction.

@@ -3,8 +3,8 @@
 A :class:`Cases` is an ordered collection of ids that reads one case at a time. It never holds more than the one
 it was asked for. Everything that fits, evaluates or applies takes a ``Cases`` and nothing else.
 
-Compiled loops do not look where they read. So what :meth:`Cases.read` returns, whoever wrote it, is looked at once more
-before anything works on it (:meth:`Cases.checked`): the smallest and largest value of logits and labels, and shapes.
+Compiled loops do not look where they read. So the result of any :meth:`Cases.read` is checked before anything works on
+it (:meth:`Cases.checked`): shapes, and the smallest and largest value of logits and labels.
 """
 
 import copy
@@ -257,7 +257,7 @@ class Cases(ABC):
 
         A softmax throws the offset :math:`F(z) = \log\sum_c e^{z_c}` away: of probabilities, :math:`\log p = z - F(z)`
         is all that can be had. A calibrator that depends on the offset (vs, ms, lts) would be fitted to numbers that
-        are not the network's, and would give other results when it meets real logits.
+        are not the network's. On real logits it would give other results.
         """
         if translation_invariant or self.has_offset:
             return

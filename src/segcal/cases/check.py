@@ -1,8 +1,9 @@
 """Looking at every case of a collection before anything is fitted: what is in it, and what is wrong with it.
 
-Nothing stops at the first problem: a damaged file, a label that does not exist, padding that pretends to be a
-prediction and a label map that is not the argmax each become a line of the result. What only all cases together show
-(labels that are mirrored or of another case, members or cases that are there twice) is judged from their profiles.
+Nothing stops at the first problem. Damaged files, labels that do not exist, padding that looks like a prediction, and
+label maps that are not the argmax each become a line of the result. Some problems are visible only in all cases
+together: mirrored labels, labels of another case, members or cases that are there twice. They are judged from the
+profiles of cases.
 """
 
 import re

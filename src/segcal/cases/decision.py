@@ -2,8 +2,8 @@
 
 Readers, checks and writers ask it, so that none of them tells class models and region models apart: the two answer the
 same questions. Classes exclude each other, and a mask is ``(*space)``, the lowest-index maximum. Regions overlap, and a
-mask is ``(regions, *space)``, on above a logit of 0 (:mod:`segcal.regions`). For comparisons that know one number per
-voxel only, a mask has a *map*: the class, or the last region that is on, counted from 1.
+mask is ``(regions, *space)``, on above a logit of 0 (:mod:`segcal.regions`). Some comparisons know one number per voxel
+only. For these a mask has a *map*: the class, or the last region that is on, counted from 1.
 """
 
 from collections.abc import Iterable, Sequence

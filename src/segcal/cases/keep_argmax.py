@@ -2,12 +2,11 @@ r"""Keeping a decision through rounding.
 
 A calibrator that keeps the mask leaves the old winner :math:`w` with :math:`s_w \ge s_j` for all classes. Rounded to a
 file's float16 or float32, two scores can become equal, and then a lowest-index ``argmax`` may name another class
-(definitions 13.8). :func:`keep_decision` lowers such classes by the least amount that the number type allows: those
-with a lower index to the next number below :math:`s_w`, the others to :math:`s_w` itself. The winner's own value never
-changes, no value rises, and a voxel whose winner is right already is not touched.
+(definitions 13.8). :func:`keep_decision` lowers such classes by the least amount that the number type allows. Those
+with a lower index go to the next number below :math:`s_w`, the others to :math:`s_w` itself. The winner's own value
+never changes, no value rises, and a voxel whose winner is right already is not touched.
 
-Another class that is above the winner by more than rounding can explain is a changed decision: that is an error, not
-something to be hidden.
+Another class that is above the winner by more than rounding can explain is a changed decision, which is an error.
 """
 
 import numpy as np

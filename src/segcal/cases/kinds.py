@@ -1,15 +1,16 @@
 r"""From what is on disk to the log domain, by the declared kind; never guessed from values.
 
 - ``logits``: finite scores, taken as they are.
-- ``probs``: probabilities that sum to 1. Zeros cannot be logged, so :math:`p` is clipped from below, renormalised
-  and logged (definitions: 1e-7 for float32 and float16, whose next value below 1 is 1 - 6e-8; 1e-15 for float64).
+- ``probs``: probabilities that sum to 1. Zeros cannot be logged, so :math:`p` is clipped from below, renormalised and
+  logged. The limit is 1e-7 for float32 and float16, whose next value below 1 is 1 - 6e-8, and 1e-15 for float64
+  (definitions).
 - ``sigmoid``: one foreground probability a voxel, with or without a channel axis of length one;
   it becomes two classes :math:`(\log(1 - p), \log p)`. Of declared regions, one probability each
   (:func:`region_logits`).
 
 Clipping, dividing by the sum and the logarithm round; the winning class of every voxel stays that of the stored values.
 
-Two things are looked at in values, to warn and never to decide: whether scores look like those of another kind
+Values are checked for two warnings, which never decide anything: whether scores look like those of another kind
 (:func:`kind_warning_of`), and whether one constant vector fills the image. nnU-Net fills the outside of its cropping
 box with (1, 0, ..., 0). Exported as logits, that vector has a softmax of e / (e + C - 1), a confidence that no network
 gave. It rules every fit and every metric (definitions 13.1). It is looked for by its exact value: among real logits of

@@ -5,8 +5,8 @@ Labels: npy, npz, PNG (8 or 16 bit, palette index), NIfTI and GeoTIFF, whose nod
 has them (``CASE_0000.nii.gz``, ``CASE_0001...``).
 
 NIfTI stores (x, y, z); arrays that were made with SimpleITK or nnU-Net are (z, y, x). Where the scores are not NIfTI
-themselves, `axes` says which of the two they follow, and nothing is transposed on a guess: if the shapes do not decide
-the question, the reader asks.
+themselves, `axes` says which of the two they follow. Nothing is transposed on a guess: if the shapes do not decide, the
+reader asks.
 """
 
 import warnings

@@ -4,12 +4,12 @@ Results come in the order of the ids, whatever finishes first. At most two cases
 not grow with the number of cases. A case that cannot be read fails alone. An interruption (Ctrl-C) lets the cases that
 are under way finish and starts no other.
 
-In one process, threads work one case ahead and one behind: while a case is worked on, one reads the next case and
-another writes the last one, so that at most one case more is in memory for each. Cases are read, and written, one after
-the other, and what goes wrong is raised when it is the turn of the case, so that nothing shows but the time.
+In one process, one thread reads the next case and another writes the last one while a case is worked on. At most one
+more case is in memory for each. Cases are read, and written, one after the other. An error is raised when it is the
+turn of the case, so only the time differs.
 
-Where something else than processes of this machine works on cases, or results are already there, an :class:`Engine`
-takes the place of the number of workers.
+An :class:`Engine` takes the place of the number of workers where other machines work on cases, or results are already
+there.
 """
 
 import multiprocessing

@@ -1,9 +1,9 @@
 r"""Profiles: the little that is kept of a case while it is read, to judge later whether its labels belong to it.
 
-Of its voxels, those of a regular grid of at most :data:`GRID` are compared with the labels, turned in every way that
-keeps the shape, and moved by up to :data:`FARTHEST` voxels along each axis. Of a coarser grid of at most
-:data:`THUMBNAIL` the winning classes and labels are kept, so that they can be compared with those of other cases. The
-scores themselves leave a digest. All of it is a few kilobytes per case.
+Of its voxels, those of a regular grid of at most :data:`GRID` are compared with the labels. The labels are turned in
+every way that keeps the shape, and moved by up to :data:`FARTHEST` voxels along each axis. Of a coarser grid of at most
+:data:`THUMBNAIL` the winning classes and labels are kept, for comparisons with other cases. The scores themselves leave
+a digest. All of it is a few kilobytes per case.
 
 Accuracy says little where one class is nearly everywhere: of a scan that is 98 % background, mirrored labels are right
 in 97 %. Agreement here is Cohen's kappa,
@@ -11,13 +11,13 @@ in 97 %. Agreement here is Cohen's kappa,
 .. math:: \kappa = \frac{a - e}{1 - e}, \qquad e = \sum_c p_c\, q_c,
 
 with the accuracy a and the accuracy e of random labels: p and q are the shares of class c among winners and labels. It
-is 1 for equal maps, about 0 for maps that have nothing to do with each other, and nan where e is 1, because there is
-one class only. Places where either map is negative do not count.
+is 1 for equal maps, about 0 for unrelated maps, and nan where e is 1, because there is one class only. Places where
+either map is negative do not count.
 
 Labels may lie otherwise than scores and still look like labels. A map can be turned and still have its shape: mirrored,
-and with axes of one length exchanged. Together these turns are the symmetries of the box: 4 of a rectangle, 8 of a
-square, 48 of a cube, the first of which changes nothing. With more than three axes (and there would be hundreds) only
-single axes are mirrored. Or it can be shifted along an axis.
+and with axes of one length exchanged. These turns are the symmetries of the box: 4 of a rectangle, 8 of a square, 48 of
+a cube, the first of which changes nothing. With more than three axes (and there would be hundreds) only single axes are
+mirrored. Or it can be shifted along an axis.
 """
 
 import zlib
@@ -179,9 +179,9 @@ def better_numbers(table: np.ndarray, gain: float, least: float, most: float) ->
     r"""Return classes that have changed numbers: those of the rows that clearly fit other columns than their own.
 
     Overlap of row a and column b is Dice's :math:`2 n_{ab} / (n_a + n_b)`, so that small classes count like large ones.
-    Of the one-to-one assignment with the largest total, whole cycles are judged: a class that is merely mistaken for
-    another improves alone, but where numbers were exchanged, (nearly) every class of the cycle improves. In the mean
-    they must overlap by `gain` more, and by `least` at all; and a share of them, `most` and two at least, must improve.
+    Of the one-to-one assignment with the largest total, whole cycles are judged. A class that is merely mistaken for
+    another improves alone, but where numbers were exchanged, (nearly) every class of the cycle improves. Their mean
+    overlap must grow by `gain` and be at least `least`. A share `most` of them, and at least two, must improve.
     """
     rows, columns = table.sum(1), table.sum(0)
     overlap = 2 * table / np.maximum(rows[:, None] + columns, 1)

@@ -1,10 +1,10 @@
 """Folders that are somewhere else: URLs that fsspec knows (s3, gs, http, file, ...), seen through a folder here.
 
-The folder here has the names of what is there, and nothing in it: a file is fetched, as a whole, when its case is read,
-and let go a few cases later, so that neither disk nor memory grows with the number of cases. What is fetched has the
-size that the other side says, or is an error. An object that another one takes the place of is seen by its stamp.
+The local folder has the names of the remote files, without content. A file is fetched as a whole when its case is read,
+and released a few cases later. So neither disk nor memory grows with the number of cases. What is fetched has the size
+that the other side says, or is an error. An object that another one takes the place of is seen by its stamp.
 
-What was fetched is in a cache of fsspec, in a new folder that only this user and this process have, and that goes with
+Fetched files are in a cache of fsspec, in a new folder that only this user and this process can use. It is removed with
 the process. The URL is part of the object, which goes to other processes and machines, and each fetches by itself. No
 file says where something comes from. Names that would lead out of the cache are refused.
 """

@@ -2,8 +2,8 @@
 
 A header of a few bytes can promise an array of any size, and a zip entry can promise any length. So
 
-- an array is allocated only if the bytes it needs are there: in the file itself, or within what the compression could
-  have made of the bytes that are (deflate reaches 1032 to 1 at most);
+- an array is allocated only if the file has enough bytes for it, as they are or unpacked (deflate reaches 1032 to 1 at
+  most);
 - and only if it fits in half of the machine's memory *as it is used*: as stored, and once more in the widest type that
   anything computes in. Scaled integers, half floats and labels all grow on their way. An axis of size 0 hides the sizes
   of the others, so it counts as 1;

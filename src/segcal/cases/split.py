@@ -1,7 +1,7 @@
 """Dividing cases into calibration, validation and test: by a seeded draw that keeps groups together, or by a file.
 
 Two phases of one patient, frames of one video or images of one site are not independent: a calibrator that saw one has
-seen a part of the other. A group is named by a mapping, by a regular expression with one group on the case id, or by a
+seen some of the other. A group is named by a mapping, by a regular expression with one group on the case id, or by a
 CSV file with the columns ``id,group``.
 
 ``splits.json`` names the cases of each part, so that a later run uses the same ones:

@@ -9,18 +9,19 @@ at all (:data:`FIT`). The rules:
   Members of real ensembles differ by less than a tenth of that.
 - *turned*: one turn fits better by :data:`GAIN` in the mean and better at all in most cases. Without one turn for all,
   it is found in single cases that fit better by :data:`LARGE_GAIN` and well (:data:`LARGE_FIT`).
-- *shifted*: one shift fits better in most cases, and in three at least, by :data:`GAIN_OF_SHIFT` in their mean, or in
-  nearly all by less (street scenes moved by 1 % of their width: 0.024). A shift of one voxel needs :data:`GAIN`, since
-  carefully drawn labels may be biased by that much.
-- *paired otherwise*: scores fit the labels of another case of their shape better by :data:`GAIN` than their own, and
-  better by as much than that case's own scores do. A network that fails on one case does not look like this: the labels
-  that it resembles have better scores of their own. There must be two such cases, since files change places.
+- *shifted*: one shift fits better in most cases, and in three at least, by :data:`GAIN_OF_SHIFT` in their mean. In
+  nearly all cases less is enough (street scenes moved by 1 % of their width: 0.024). A shift of one voxel needs
+  :data:`GAIN`, since carefully drawn labels may be biased by that much.
+- *paired otherwise*: scores fit the labels of another case of their shape better by :data:`GAIN` than their own. They
+  also fit them better by as much than that case's own scores do. A network that fails on one case does not look like
+  this: the labels that it resembles have better scores of their own. There must be two such cases, since files change
+  places.
 - *renumbered*: the classes of a cycle overlap by :data:`GAIN_OF_CLASS` more, in the mean, with the class that stands at
   their place, and most of them do. A class that is merely mistaken for another improves alone.
 - *the same*: equal digests of the scores.
 
-Where labels could be turned, shifted, paired otherwise or renumbered, the explanation that leaves the best fit is given
-alone: mirrored labels may also resemble those of another case.
+Where labels could be turned, shifted, paired otherwise or renumbered, the only explanation given is that with the best
+fit. Mirrored labels may also resemble those of another case.
 """
 
 import sys

@@ -2,10 +2,10 @@
 
 Of the cases a profile each is kept, and one table of classes for all of them.
 
-That a member is there twice, counts classes differently or disagrees with all others is a property of folders and not
-of cases, so a few cases are enough. Of each, a digest of the scores is kept, the agreement of members with each other,
-and a table of which class of the first member meets which class of another on a grid of voxels. If all others differ
-from the first, it is the first that does.
+A member may be there twice, count classes differently or disagree with all others. That is a property of folders and
+not of cases, so a few cases are enough. Of each, a digest of the scores and the agreement of members with each other
+are kept. A table counts which class of the first member meets which class of another on a grid of voxels. If all others
+differ from the first, it is the first that does.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,13 +1,13 @@
 """Writing calibrated scores in the format that came in.
 
 A case is written into a folder of its own beside the target, read back, compared with the promise, and only then
-renamed into place: an interruption leaves complete files or none. What the format keeps beside the scores (headers,
+renamed into place. An interruption leaves complete files or none. What the format keeps beside the scores (headers,
 properties, label maps, other arrays) is kept. Voxels outside the mask, which were never predicted, keep their values.
 What each case was made from is recorded (:mod:`segcal.cases.records`): what has changed since is not done.
 
 A confidence map is written in a form that a viewer opens. Images become 8-bit grey PNG, white for full confidence.
-Volumes become float32 NIfTI: in the geometry of the file they belong to where that is NIfTI (the scores themselves, or
-the label map that nnU-Net wrote beside them), and with the voxel size that is known otherwise.
+Volumes become float32 NIfTI. They have the geometry of their NIfTI file (the scores themselves, or the label map that
+nnU-Net wrote beside them), or else the voxel size that is known.
 """
 
 import hashlib

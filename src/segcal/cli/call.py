@@ -2,8 +2,8 @@
 
 Paths are looked at before any command begins:
 
-- No target is an input of the same command, however it is spelt: by a link, as another name of the same file, or inside
-  a folder that is read. Nothing replaces an input, whatever the options say.
+- No target is an input of the same command: not by a link, as another name of the same file, or inside a folder that is
+  read. Nothing replaces an input, whatever the options say.
 - Nothing is put among the files of a folder of cases, where it could be taken for one of them.
 - No two targets of one command are the same file.
 - A URL stands only where one is understood: predictions, labels, and folders for results.

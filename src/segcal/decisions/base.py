@@ -7,15 +7,15 @@ over K draws (groups, or cases of none) that have the structure, t is the larges
 
 .. math:: \frac{K \bar\ell(t) + 1}{K + 1} \le 1 - R .
 
-Then the next draw misses at most 1 - R on average (Angelopoulos et al., 2024), if the labelled draws had no part in
+Then the next draw misses at most 1 - R on average (Angelopoulos et al., 2024), if the labelled draws were not used in
 the fit. Nothing is promised for a single case. The labelled cases are those that ``segcal fit`` keeps for ``segcal
 trust`` (:class:`segcal.fitting.reference.LossCurves`); other than the outer mask there, t may lie above 0.5.
 
 **Precision**: a mask of which at most a stated share is something else, on average. Of a labelled case, the share
 :math:`w(t) = \#\{y = 0, p \ge t\} / \#\{p \ge t\}` of the mask is wrong, 0 for an empty one. It may grow with t, so
 that it is replaced by :math:`\ell(t) = \max_{s \ge t} w(s)` over the thresholds of the grid, case by case, which does
-not. With its mean over K draws, t is the smallest threshold that meets the same bound, with P in place of R: at most
-1 - P of the mask of the next draw is wrong on average, because :math:`w \le \ell`. Masks are a little smaller than they
+not. With its mean over K draws, t is the smallest threshold that meets the same bound, with P in place of R. At most 1
+- P of the mask of the next draw is wrong on average, because :math:`w \le \ell`. Masks are a little smaller than they
 need to be. Other than the inner mask of ``segcal trust``, the mask may be larger than the preserved one.
 
 **Volume**: the mask as large as its structure is expected to be. Calibrated probabilities say how large that is on

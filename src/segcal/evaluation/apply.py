@@ -3,8 +3,8 @@
 Before anything is written: does the calibrator fit the input (class count, pooling, offset)? For every case: are the
 decisions kept that it promises to keep? What is written has been read back and compared.
 
-A run that was interrupted is continued by the same call: a case that is complete, and made from what is there now, is
-left as it is. ``calibration.json`` in the output says what made it, so that two calibrators never share a folder.
+The same call continues an interrupted run. A complete case that was made from the present inputs stays as it is.
+``calibration.json`` in the output says what made it, so that two calibrators never share a folder.
 """
 
 import json

@@ -1,9 +1,9 @@
 """The promises of a calibrator: how each is known, and the largest violation that could be found.
 
-A promise is known *by construction* (no parameters can break it), *by parameters* (a property of the fitted numbers,
-checked), or *by measurement* (tried on random voxels built to break it, and on given cases). For a calibrator that
-does not make a promise the audit shows why, with a concrete input: two logit vectors with the same softmax and
-different results, or a voxel that changes its class.
+A promise is known *by construction* if no parameters can break it, or *by parameters* if a property of the fitted
+numbers was checked. It is known *by measurement* if it was tried on given cases and on random voxels built to break it.
+For a calibrator that does not make a promise the audit shows a concrete input: two logit vectors with the same softmax
+and different results, or a voxel that changes its class.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,13 +1,13 @@
 """The scores of one case in slabs of bounded size: the one way in which a fitted calibrator meets a case.
 
-Slabs are cut along the longest axis of space and overlap by what a voxel can see, so nothing changes but the memory
-that is needed: one slab of logits and what the calibrator makes of it, on the calibrator's device and in the type that
-is computed in. A calibrator that sees the whole image gets the whole image.
+Slabs are cut along the longest axis of space and overlap by what a voxel can see, so only the memory changes. It holds
+one slab of logits and its result, on the calibrator's device and in the type of the computation. A calibrator that sees
+the whole image gets the whole image.
 
-A scene need not fit in memory: it is read in windows, boxes of whole tiles, so that what is stored in one piece is
-written once. Each is read with a margin of what a pixel can see (`Calibrator.reach`), which is cut off again, and only
-rounding changes. A calibrator that is told the mean over the image gets it from a first pass over all windows. One that
-sees the whole image, or images, gets the whole scene.
+A scene need not fit in memory. It is read in windows, boxes of whole tiles, so each tile is written once. Each is read
+with a margin of what a pixel can see (`Calibrator.reach`), which is cut off again, and only rounding changes. A
+calibrator that is told the mean over the image gets it from a first pass over all windows. One that sees the whole
+image, or images, gets the whole scene.
 """
 
 import copy
@@ -191,7 +191,8 @@ def windows(cases: FileCases, case_id: str) -> Iterator[Where]:
 
 
 def window_size(space: Sequence[int], tile: Sequence[int], voxels: int) -> tuple[int, ...]:
-    """Return the sides of a box of whole tiles of at most so many voxels, or of one tile; as near to a cube as can be.
+    """Return the sides of a box of whole tiles (of one at least) with at most so many voxels, as near to a cube as
+    possible.
 
     >>> window_size((1000, 3000), (256, 256), 300_000), window_size((10, 3000), (1, 3000), 7000)
     ((512, 512), (2, 3000))

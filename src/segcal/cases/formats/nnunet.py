@@ -4,13 +4,13 @@ Arrays are (classes, z, y, x), the reverse of what nibabel shows for a NIfTI fil
 the non-zero voxels and fills the outside with probability one for the background. That padding is no prediction: the
 box, found in the pkl in the transposed order of the plans, becomes the mask of the case.
 
-The folder is one of predictions, a fold's ``validation`` folder, or a model's folder, whose ``fold_*/validation``
+The folder is one of predictions, a fold's ``validation`` folder, or a model's folder. Its ``fold_*/validation``
 together hold every training case once, predicted by a network that did not see it. ``fold_all`` was validated on its
 own training cases; it is left out, and refused where it is all there is.
 
 Predictions have the JSON files beside them; a fold's ``validation`` folder has them two levels up, in the model's
 folder. ``dataset.json`` lists the classes: heads are all labels but ``ignore``, which must be the highest. A label that
-is a list of several numbers is a region: then all but the background are, the model ends in one sigmoid for each, and
+is a list of several numbers is a region. Then all but the background are, the model ends in one sigmoid for each, and
 ``regions_class_order`` has the label that each writes into the label map. ``plans.json`` says in which order the axes
 were when the cropping box was found (`transpose_forward`), and which reader made arrays of files.
 

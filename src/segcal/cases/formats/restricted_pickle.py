@@ -7,10 +7,9 @@ arrays, types and scalars. Any other name is refused by that name, and nothing i
 built from the bytes that are in the file, after their number has been compared with shape and type.
 
 What would stop the process without running anything is refused too. Keys and members of sets are texts, numbers and
-flat tuples of these (the labels of a region, in training cases): to hash a nested key recurses in C, and one that
-doubles at every level never ends. A container is filled before it is put
-into another one, as pickle writes plain data. So nothing goes in circles and every depth is known, and bounded. Whole
-numbers have at most 64 bits.
+flat tuples of these (the labels of a region, in training cases). To hash a nested key recurses in C, and one that
+doubles at every level never ends. A container is filled before it is put into another one, as pickle writes plain data.
+So nothing goes in circles and every depth is known, and bounded. Whole numbers have at most 64 bits.
 """
 
 import math

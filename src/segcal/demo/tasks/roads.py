@@ -1,9 +1,9 @@
 """Roads: an aerial image, two classes, thin connected roads under trees and shadows, labels from a map.
 
-It stands for road extraction from aerial imagery, where the labels are centre lines of a map drawn with a fixed
-width: they lie a few pixels beside the road, some roads are missing, a few exist in the map alone. Gravel, roofs,
-ploughed land and railways look like roads and are not. The network is one list of pieces, which the image and the
-map draw each in its own way.
+It stands for road extraction from aerial imagery. Its labels are centre lines of a map, drawn with a fixed width. They
+lie a few pixels beside the road, some roads are missing, a few exist in the map alone. Gravel, roofs, ploughed land and
+railways look like roads and are not. The network is one list of pieces, which the image and the map draw each in its
+own way.
 """
 
 from itertools import pairwise

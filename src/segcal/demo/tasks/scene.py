@@ -4,8 +4,8 @@ A case is fixed by three numbers, the task's key, a seed and an index, and never
 was trained on apart from what it is judged on: no index of :data:`HELD_OUT` is ever seen in training.
 
 On a canvas every shape is a signed distance in pixels, negative inside. Its coverage of a pixel is
-:math:`\mathrm{clip}(\tfrac12 - d, 0, 1)`: the image mixes colours with it, as a camera does at a boundary, and the
-label is set where the coverage is more than one half. Points are (row, column).
+:math:`\mathrm{clip}(\tfrac12 - d, 0, 1)`. The image mixes colours with it, as a camera does at a boundary. The label is
+set where the coverage is more than one half. Points are (row, column).
 """
 
 import math

@@ -37,8 +37,8 @@ TISSUE = {
 class NoiseFields:
     """Random fields of one case, in blobs of a given size in in-plane voxels.
 
-    A field is made once for each size and then moved by a random shift, around the edges, each time it is asked for:
-    a tenth of the time of a new one, and the shift hides the kinship.
+    A field is made once for each size. Each use moves it by a random shift, around the edges: this takes a tenth of the
+    time of a new one, and fields look unrelated.
     """
 
     def __init__(self, rng: Rng) -> None:
