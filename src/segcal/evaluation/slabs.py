@@ -191,8 +191,7 @@ def windows(cases: FileCases, case_id: str) -> Iterator[Where]:
 
 
 def window_size(space: Sequence[int], tile: Sequence[int], voxels: int) -> tuple[int, ...]:
-    """Return the sides of a box of whole tiles (of one at least) with at most so many voxels, as near to a cube as
-    possible.
+    """Return the sides of a box of whole tiles, at least one, with at most so many voxels, close to a cube.
 
     >>> window_size((1000, 3000), (256, 256), 300_000), window_size((10, 3000), (1, 3000), 7000)
     ((512, 512), (2, 3000))

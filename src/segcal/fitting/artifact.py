@@ -1,8 +1,8 @@
 """Saving and loading: a folder with ``calibrator.json`` and ``weights.safetensors``, never a pickle.
 
-The folder is complete or absent, and an older one in its place is the old one or the new one whatever happens. The
-JSON carries a digest of itself and of the weights: what was edited or cut short is noticed, and says so instead of
-answering wrongly; and by its digest an artefact of ours is known from a file of somebody else's with the same name.
+The folder is complete or absent, and an older one in its place is the old one or the new one whatever happens. The JSON
+carries a digest of itself and of the weights, so edited or incomplete files are refused. The digest also tells an
+artefact of segcal from another file of the same name.
 """
 
 import hashlib

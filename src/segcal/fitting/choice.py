@@ -1,39 +1,39 @@
 r"""The rule by which a calibrator is chosen without doing harm, from what held-out cases say of each candidate.
 
-1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest, unless that is
-   more than one standard error above the mean without calibration, also where parts that differ are held out: then
-   doing nothing is. Of fewer than ten groups in folds that is a coin, since what is held out is fitted to fewer still.
-   Where they disagree about the temperature, the one fitted to all of them is their compromise, and is taken. Of so
-   few, doing nothing is also the reference if a failed case decides: the mean falls, while the NLL of the median group
-   rises by more than a quarter.
-2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
-   end of the one-sided 95 % interval of the paired difference (Student's t over groups,
-   :func:`segcal.fitting.scores.noise`) is below zero, and neither its ECE nor, where it is known, its BA-ECE is higher
-   by more than one standard error. It is so too if all three are lower by more than one standard error: what a
-   likelihood with a few failed cases cannot say alone, three numbers can say together. Of fewer than ten groups nothing
-   can be said to be clearly better: their spread is not known well enough. A gain must also matter: 1 % of the NLL of
-   the reference, and 3 % for a candidate that is trained by gradient, whose fit has no certificate.
-3. These are compared with each other: one *beats* another if its NLL is lower by more than one standard error and by
+1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest. If that is more
+than one standard error above the mean without calibration, also on held-out parts that differ, doing nothing is the
+reference. Of fewer than ten groups in folds that is a coin, since what is held out is fitted to fewer still.
+   Where they disagree about the temperature, the one fitted to all of them is their compromise, and is taken. With so
+   few, doing nothing is also the reference if a failed case decides. Then the mean falls, while the NLL of the median
+   group rises by more than a quarter.
+2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise. This means that
+the upper end of the one-sided 95 % interval of the paired difference is below zero (Student's t over groups,
+:func:`segcal.fitting.scores.noise`). Neither its ECE nor, where it is known, its BA-ECE may be higher by more than one
+standard error. So it is if all three are lower by more than one standard error. With a few failed cases the likelihood
+alone cannot show it, but three numbers together can. Of fewer than ten groups nothing
+   can be said to be clearly better: their spread is not known well enough. A gain must also matter. It is at least 1 %
+   of the NLL of the reference, and 3 % for training by gradient, whose fit has no certificate.
+3. These are compared with each other. One *beats* another if its NLL is lower by more than one standard error and by
    more than a quarter percent of the reference's. Of those that nobody beats, the one with the fewest parameters must
-   show that it *generalises*: that it does no harm in parts of the cases that differ
+   show that it *generalises*. It must do no harm in parts of the cases that differ
    (:class:`segcal.fitting.division.Sites`). If it does not, it is out, and the others are compared again; without any,
    the reference is taken.
 
-Fitted without one part, in turn, a candidate is measured on it beside the reference, fitted without it too. It
-generalises if in no part its NLL is higher than the reference's by more than noise over the groups of that part and by
-more than a quarter percent, which would not be seen. If the mean of the worst 5 % of the differences of single cases is
-at most :data:`WORST_RISE` nats, or a tenth of the reference's NLL where that is more; and if over all parts neither its
-ECE nor its BA-ECE is higher by more than noise. Noise is one standard error where the parts are declared sites.
-Clusters are made of whatever cases there are, and a calibrator is rarely used without what one of them holds: there it
-is two, which is harm and not only less of a gain. Of a candidate with a penalty, strengths are tried from the one that
-random folds chose upwards: the first at which it generalises is taken.
+Fitted without one part, in turn, a candidate is measured on it beside the reference, fitted without it too. Three
+conditions decide. In no part its NLL is higher than the reference's both by more than noise over the groups of that
+part and by more than a quarter percent. The mean of the worst 5 % of the differences of single cases is at most
+:data:`WORST_RISE` nats, or a tenth of the reference's NLL where that is more. Over all parts neither its ECE nor its
+BA-ECE is higher by more than noise. Noise is one standard error where the parts are declared sites. Clusters are made
+of all cases there are, and a calibrator is rarely used where one kind is absent. There the limit is two standard
+errors: harm, not only less gain. Of a candidate with a penalty, strengths are tried from the one that random folds
+chose upwards: the first at which it generalises is taken.
 
 Cases of one group cannot hold each other out. Ten or more of them may decide between a temperature and none, as if they
 were groups. Of fewer nothing is learned: a single image of roads set a temperature that was worse than none elsewhere.
 
-So what is taken is never worse than temperature scaling, nor that than nothing, on held-out cases, beyond what noise
-allows; and where the cases are too few to know, the answer is the simple one. All calibrators may compete that work
-voxel by voxel, keep what must be kept, and fit into memory (:func:`candidates`).
+So on held-out cases the choice is not worse than temperature scaling beyond noise, nor that worse than nothing. Where
+cases are too few to know, the simple answer is taken. All calibrators may compete that work voxel by voxel, keep what
+must be kept, and fit into memory (:func:`candidates`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

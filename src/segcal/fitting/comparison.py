@@ -1,8 +1,8 @@
 """The comparison of calibrators: each is fitted to folds of the cases and measured on what is held out.
 
-Every candidate is fitted to the calibration cases without one fold of whole groups, in turn, or once to all of them
-where there are validation cases (:mod:`segcal.fitting.division`). :mod:`segcal.fitting.choice` has the rule, and the
-one that is chosen is fitted once more, to all. Poolings are compared by what is fitted in no time; the others are then
+Every candidate is fitted to the calibration cases without one fold of whole groups, in turn. With validation cases it
+is fitted once to all of them (:mod:`segcal.fitting.division`). :mod:`segcal.fitting.choice` has the rule, and the one
+that is chosen is fitted once more, to all. Poolings are compared by what is fitted in no time; the others are then
 compared in the pooling that did best, all on its folds. A candidate that the first folds show to be worse than
 temperature scaling by two standard errors is left early. One that is trained by gradient is left also when the 3 % that
 it must gain are out of their reach. The one that would be taken is measured once more, with parts of the cases held out

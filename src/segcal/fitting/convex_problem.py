@@ -6,7 +6,8 @@ r"""The convex problem of a calibrator whose scores are linear in its variables:
 
 It falls apart into one problem per expert. Features, bounds, penalty and the terms of the likelihood are what the
 calibrator declares (:mod:`segcal.calibrators.convex`). The Hessian is taken over a sample of the expert's voxels in
-which hard ones are frequent (easy voxels have no curvature), as a matrix up to a size, by products beyond.
+which hard ones are frequent (easy voxels have no curvature). Up to a size it is a matrix, beyond it is applied as
+products.
 
 The problem of temperature scaling, to which all penalties lead, has one variable, and its exact second derivative
 comes with every pass.

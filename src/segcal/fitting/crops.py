@@ -1,8 +1,8 @@
 r"""Tiles of cases, for calibrators that see neighbours: drawn as :mod:`segcal.fitting.voxels` draws voxels.
 
 A grid with a random origin divides every plane of a case (the whole volume, for kernels in 3-D) into tiles. About
-`quota` of them are drawn, difficult ones more often, and each stands for 1 / p tiles, with p the probability that it
-was drawn: sums over them estimate sums over the case without bias. Every tile carries the margin that its voxels see,
+`quota` of them are drawn, difficult ones more often. Each stands for 1 / p tiles, with p the probability that it was
+drawn. So sums over them estimate sums over the case without bias. Every tile carries the margin that its voxels see,
 which continues the image at its border as it does in use. Ignored voxels, and those of a tile that lie beyond the
 image, have the label :data:`segcal.types.IGNORED`.
 

@@ -1,16 +1,16 @@
 r"""Dividing cases into those that a fit learns from, those it is chosen on, and those that are left for judging it.
 
-The draw is seeded. Cases of one group (patient, video, site) stay together: groups are taken whole, in random order, as
-long as that brings the part closer to its share, and both the calibration and the validation part get at least one.
-Folds are parts of about the same size, each to be held out once. With validation cases there is one fold: fitted to the
+The draw is seeded. Cases of one group (patient, video, site) stay together. Groups are taken whole, in random order, as
+long as that brings the part closer to its share. Both the calibration and the validation part get at least one. Folds
+are parts of about the same size, each to be held out once. With validation cases there is one fold: fitted to the
 calibration cases, measured on those.
 
 **Sites** are parts that differ, each to be held out once: what a calibrator is worth where it has not been. They are
-declared (:attr:`segcal.cases.Cases.sites`); more than five are joined to five. Without them, *clusters* are made of the
-groups by what the model predicts in them, which needs no labels: with :math:`\bar p_g` the mean predicted class
-frequencies of group g, the groups are sorted along the direction in which :math:`\sqrt{\bar p_g}` (Hellinger's
-distance) varies most, and cut into three parts of equal size, or fewer of at least three groups. The parts at the ends
-then have class frequencies that the others have not seen.
+declared (:attr:`segcal.cases.Cases.sites`); more than five are joined to five. Without them, *clusters* of groups are
+made from the predictions, which needs no labels. With :math:`\bar p_g` the mean predicted class frequencies of group g,
+the groups are sorted along the direction in which :math:`\sqrt{\bar p_g}` (Hellinger's distance) varies most. They are
+cut into three parts of equal size, or fewer of at least three groups. The parts at the ends then have class frequencies
+that the others have not seen.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

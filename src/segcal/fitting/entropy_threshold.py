@@ -1,9 +1,9 @@
 r"""Fitting of Meta-Cal: a threshold on the entropy, then a temperature for the voxels below it.
 
-*Miscoverage*, the default: of n1 random right voxels (a tenth of them, at most `n1_max`), the threshold is the entropy
-that a share alpha of them reaches. They are then laid aside. *Coverage accuracy*, with `target_accuracy`: n1 random
-voxels are cut into 20 bins of entropy with equal mass. The accuracy below each bin's end falls as entropy rises, and a
-decreasing isotonic regression gives the entropy at which it meets the target.
+*Miscoverage*, the default. Of all right voxels a tenth, at most `n1_max`, is drawn at random. The threshold is the
+entropy that a share alpha of them reaches. They are then laid aside. *Coverage accuracy*, with `target_accuracy`: n1
+random voxels are cut into 20 bins of entropy with equal mass. The accuracy below each bin's end falls as entropy rises,
+and a decreasing isotonic regression gives the entropy at which it meets the target.
 
 The temperature is the exact minimiser of the NLL of all other voxels below the threshold. With
 ``large_temperature=None`` the temperature above it is the one with the lowest validation NLL of

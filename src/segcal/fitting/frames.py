@@ -1,8 +1,8 @@
 """The voxels of a fit in the coordinates of a convex calibrator, divided among its experts.
 
 Frames are computed once and kept while they fit into the memory that is allowed. Otherwise every pass computes them
-again from the stream, case by case, and sends back sums: wherever that is done (:meth:`VoxelSource.each_case`), they
-are added in the order of the cases, so that the fit is the same to the last bit.
+again from the stream, case by case, and sends back sums (:meth:`VoxelSource.each_case`). These are added in the order
+of the cases, so the fit is the same to the last bit.
 """
 
 import copy

@@ -10,8 +10,8 @@ and gradient are exact; H may come from a sample of the voxels. Where it serves 
 the residual), a larger sample is drawn.
 
 The residual is the largest component of the projected gradient: of g, without the components that push against
-an active bound. It is finished when this is at most `tol` *and* the decrease that the model still predicts is at
-most `tol` / 10, since a flat direction can hide a loss behind a small gradient.
+an active bound. It is finished when this is at most `tol` *and* the decrease that the model still predicts is at most
+`tol` / 10. A flat direction can hide a loss behind a small gradient.
 """
 
 from abc import ABC, abstractmethod

@@ -6,8 +6,8 @@ of g count
 .. math:: w_g = \min\bigl(1,\ 2 Q / \ell_g\bigr)
 
 times in what is fitted. The temperature is that of the weighted voxels, found in three rounds. A case that is held out
-is measured as it is. Of ten groups or more, those that failed are a part of what will come, and all count alike: what
-is richer than a temperature learns from them.
+is measured as it is. With ten groups or more, failed ones are representative of new cases, and all count alike.
+Calibrators richer than a temperature learn from them.
 """
 
 from collections.abc import Mapping

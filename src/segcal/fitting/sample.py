@@ -99,7 +99,7 @@ class Room:
     """Room for a number of voxels, reserved as a whole before any case is read.
 
     Small pieces kept one by one would lie between the large arrays of the cases, and memory in between could not be
-    used again: the process would grow with every case, though it keeps little of each.
+    used again. The process would grow with every case, although it keeps little of each.
     """
 
     def __init__(self, num_classes: int, most: int, contexts: int | None) -> None:

@@ -3,8 +3,8 @@ r"""Fitting of calibrators that are tables: histogram binning and the isotonic m
 **Histogram binning** has bins of confidence with equal mass, and the accuracy in each. Inner edges are the weighted
 quantiles :math:`k / B` of the confidence. Where many voxels have one and the same confidence (saturated background),
 several edges coincide and the bins between them stay empty; they keep what comes. An accuracy of exactly 0 or 1 would
-make a single miss infinitely bad: it is kept half a voxel away from both,
-:math:`a_b \in [\tfrac{1}{2 n_b}, 1 - \tfrac{1}{2 n_b}]` with :math:`n_b` the voxels of the bin.
+make a single miss infinitely bad. It is kept half a voxel away from both, :math:`a_b \in [\tfrac{1}{2 n_b}, 1 -
+\tfrac{1}{2 n_b}]` with :math:`n_b` the voxels of the bin.
 
 **The isotonic map** pools adjacent violators over all pairs of voxel and class, by scipy. Pairs (probability, is it the
 true class) are sorted by probability, equal probabilities joined, and the weighted least squares among non-decreasing

@@ -7,7 +7,7 @@ weights that undo it: voxel i of n is drawn with probability
           h_i = 1 - \max_c S(z_i)_c,
 
 by systematic sampling, and gets the weight :math:`1 / \pi_i`. Whether a voxel is drawn depends on its logits alone,
-never on its label, so the weighted likelihood is an unbiased estimate of that of all voxels.
+never on its label. So the weighted likelihood is an unbiased estimate of that of all voxels.
 
 A *stream* reads all voxels of all cases again on every pass and keeps nothing.
 """

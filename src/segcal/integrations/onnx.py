@@ -1,9 +1,9 @@
 """``segcal.export``: a calibrator, alone or behind its network, as one graph for other runtimes.
 
-``.onnx`` holds ONNX operators, ``.pt2`` a program of :mod:`torch.export`; batch and space may have any size. The graph
-is run before it is put in its place, on voxels that are spread out and on voxels whose leaders almost tie, and compared
-with the library: another winner is an error, and the largest difference is part of the answer. Of a model of regions
-the masks (log p above that of 1/2) and their nesting are compared instead.
+``.onnx`` holds ONNX operators, ``.pt2`` a program of :mod:`torch.export`; batch and space may have any size. Before the
+graph is written it is run on spread-out voxels and on voxels with near ties, and compared with the library. Another
+winner is an error; the largest difference is returned. Of a model of regions the masks (log p above that of 1/2) and
+their nesting are compared instead.
 
 Behind a network that is ONNX already, the two graphs are joined: inputs and outputs keep their names, and ``log_probs``
 is added. Both then speak the newer of the two operator sets.

@@ -176,8 +176,8 @@ def drops_voxel(x, y, v, weight, bias, values, order, own):  # type: ignore[no-u
 def mixture_tile(x, y, sums, more, numbers, n):  # type: ignore[no-untyped-def]
     """Set x and y so that ``x + log y`` is that of tempered, original and uniform probabilities mixed.
 
-    `x` holds logits minus the largest before. Without a uniform part, what falls more slowly is taken out of the
-    logarithm, since the sum may be too small for a number: every step is monotone in either case.
+    `x` holds logits minus the largest before. Without a uniform part, the term that falls more slowly is taken out of
+    the logarithm, since the sum may underflow. Every step is monotone in either case.
     """
     beta, third = numbers[0], numbers[3]
     sums[:n], more[:n] = 0, 0

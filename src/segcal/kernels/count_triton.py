@@ -1,10 +1,10 @@
 """The kernels of :mod:`segcal.kernels.reliability_triton`: blocks of voxels, read once, counted in tables.
 
-A program of one warp takes blocks of voxels, with the exponential of the loops for the CPU
-(:mod:`segcal.kernels.reliability_numba`) and sums in their order wherever a bin depends on them: all counts are the
-same. Where there are few classes, a thread holds those of its voxel; where there are more, they are read one after
-another, three times. What a voxel adds to the tables of its winner is added once, to a table by band, zone, whether it
-is right, winner and bin, where bins are those that the edges of all binnings make. Tables are made of it afterwards.
+A program of one warp takes blocks of voxels. Its exponential is that of the loops for the CPU
+(:mod:`segcal.kernels.reliability_numba`), with sums in their order wherever a bin depends on them. So all counts are
+the same. Where there are few classes, a thread holds those of its voxel; where there are more, they are read one after
+another, three times. A voxel is added once to the tables of its winner: to a table by band, zone, right or wrong,
+winner and bin. Bins are cut by the edges of all binnings. Tables are made of it afterwards.
 
 A processor adds and multiplies floats at twice the rate at which it compares and chooses. So a comparison decides
 whether an instruction is carried out, in the language of the device, not which of two results is taken. Sums over the

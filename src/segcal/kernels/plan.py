@@ -1,7 +1,7 @@
 r"""What a fused kernel must know of a calibrator: which of six forms its map has, and the tables of that form.
 
-With :math:`x = z - m`, where the *centre* m of a voxel is nothing, its largest logit, its free energy or its last
-logit, the scores are, by form,
+With :math:`x = z - m`the scores are, by form, as follows; the *centre* m of a voxel is nothing, its largest logit, its
+free energy or its last logit:
 
 - ``affine``: :math:`s = W_e x + b_e`, e the winner if there are several maps. Its tables are W, ``(C,)`` for a diagonal
   or ``(E, C, C)``, and b, ``(E, C)``, left out if there is none;
@@ -118,8 +118,8 @@ def sorting_network(size: int) -> tuple[int, ...]:
 def drop_tables(tables: list[Tensor]) -> Tensor:
     """Return weights by rank, sorted gap (in fours) and winner, with biases in place of the first gap, which is 0.
 
-    A rank is lower than the first by the sum of the drops above it, of which each is a map of the differences of
-    sorted gaps. What a gap adds is the difference of what the steps to it and from it add.
+    A rank is lower than the first by the sum of the drops above it. Each drop is a map of the differences of sorted
+    gaps. What a gap adds is the difference of what the steps to it and from it add.
     """
     weight = tables[0].cumsum(1)  # (winner, rank, step)
     of_gap = weight - torch.nn.functional.pad(weight[..., 1:], (0, 1))
@@ -184,10 +184,10 @@ def _intervals(device: torch.device) -> Tensor:
 def curve_tables(plan: FusedPlan, tables: list[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
     """Return ramps ``(J, 4)``, slopes ``(1 + T, J, filled to fours)``, pieces of hats ``(T, 2)``, and pairs.
 
-    What is behind of a ramp or of a piece is a share, from 0 to 1: of a number times a rate, plus a start. A ramp is
-    start, rate and width; the last one has no end, and its width is one. Slopes are those of the ramps where all pieces
-    are ahead, and what each piece adds, times the widths. Then how many ramps and contexts there are, the context of
-    each piece, and how many winners with curves of their own, ramps in a group, and groups.
+    The passed share of a ramp or of a piece is from 0 to 1. It is a number times a rate, plus a start. A ramp is start,
+    rate and width; the last one has no end, and its width is one. Slopes are those of the ramps where all pieces are
+    ahead, and what each piece adds, times the widths. Then come the numbers of ramps and contexts and the context of
+    each piece. The last are the numbers of winners with their own curves, of ramps in a group, and of groups.
     """
     knots, base, hats, hat_knots, pairs = tables
     ramps, pieces = len(base), [span - 1 for span in plan.spans]

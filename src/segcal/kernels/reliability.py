@@ -3,8 +3,8 @@ r"""One pass over the voxels of a case: everything that the statistics need, as 
 For every voxel with a label :math:`y \ge 0`, from its scores :math:`z` (logits, log-probabilities or a calibrator's
 scores; the softmax is taken here):
 
-- confidence :math:`\max_c q_c`, counted in bins (lo, hi] with edges :math:`k/B`, for several B at once, and apart by
-  band (a code the caller gives each voxel), by zone and by whether the prediction is right;
+- confidence :math:`\max_c q_c`, counted in bins (lo, hi] with edges :math:`k/B`, for several B at once. Bands (a code
+  of the caller for each voxel), zones and right or wrong predictions are counted apart;
 - each :math:`q_c` in bins of its own, apart by zone;
 - the confusion of truth and prediction, and the voxels whose prediction differs from a reference prediction;
 - uncertainty :math:`1 - \max_c q_c` in bins that are even in its logarithm, from which rankings are read;

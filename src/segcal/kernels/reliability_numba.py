@@ -1,14 +1,14 @@
 """The fused CPU version of :mod:`segcal.kernels.reliability`.
 
-Voxels lie side by side in memory (classes are the first axis of a case), so the inner loops run along voxels, over
-tiles that stay in the first-level cache, so that reading a row again costs little. The map of probabilities is never
-written. Each loop touches few arrays, because compilers give up on vector instructions when there are many. A case is
-divided into blocks that have tables of their own, so that the result does not depend on the number of threads
+Voxels lie side by side in memory (classes are the first axis of a case), so the inner loops run along voxels. Tiles
+stay in the first-level cache, so reading a row again costs little. The map of probabilities is never written. Each loop
+touches few arrays, because compilers give up on vector instructions when there are many. A case is divided into blocks
+that have tables of their own, so that the result does not depend on the number of threads
 (:mod:`segcal.kernels.loops`).
 
-Some tables take one entry per voxel. Of the probabilities of the classes most lie in the first bin: they are summed
-lane by lane, and only the others are looked up one by one. Counts of the first bin are what is left over, and are
-filled in at the end of the case. In the loops ``n`` is the number of voxels in the tile.
+Some tables take one entry per voxel. Most probabilities of the classes lie in the first bin. They are summed lane by
+lane, and only the others are looked up one by one. Counts of the first bin are what is left over, and are filled in at
+the end of the case. In the loops ``n`` is the number of voxels in the tile.
 """
 
 from collections.abc import Iterator

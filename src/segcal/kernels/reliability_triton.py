@@ -223,8 +223,8 @@ def _add_programs(
     """Add the tables and sums of all programs of an image, in their order, to one row: a part of it each.
 
     Counts, sums that were packed with them, other counts, sums of small probabilities. Then NLL, Brier score, entropy,
-    how many voxels were ignored, mean of the free energy, squared deviations from it, its largest, and whether there
-    were numbers that cannot be computed with.
+    the number of ignored voxels, and mean, squared deviations and maximum of the free energy. The last says whether
+    there were unusable numbers.
     """
     part, image, lane = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.arange(0, BLOCK)
     packed_ptr, low_ptr, sums_ptr = packed_ptr + image * room, low_ptr + image * room, sums_ptr + image * room

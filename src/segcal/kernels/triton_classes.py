@@ -1,15 +1,15 @@
 """Steps of kernels for CUDA devices: exponential and logarithm, and the classes of a block of voxels.
 
-The exponential is operation by operation that of the CPU: if the compiler fuses no more than what is written
+The exponential is operation by operation that of the CPU. If the compiler fuses no more than what is written
 (``enable_fp_fusion=False``), every bit is that of :mod:`segcal.kernels.exponential`. It is monotone for all float32
 values, which sums of them inherit.
 
-Classes are a tuple of vectors, so that the compiler unrolls the loops over them: nothing is padded, nothing is read
-twice, and every class stays in a register. Where there are too many, they are read and computed again instead.
+Classes are a tuple of vectors, so the compiler unrolls the loops over them. Nothing is padded, nothing is read twice,
+and every class stays in a register. Where there are too many, they are read and computed again instead.
 
-Reads and writes are said in the language of the device: in Triton's there is no read of four numbers by one thread, and
-for each of its reads and writes a pass of its compiler takes time that is quadratic in the size of the kernel, minutes
-for a sorted one. Triton's interpreter does not know that language, and has its own.
+Reads and writes are in the language of the device. In Triton's there is no read of four numbers by one thread. Each of
+its reads and writes also costs a compiler pass that is quadratic in the size of the kernel, minutes for a sorted one.
+Triton's interpreter does not know that language, and has its own.
 """
 # ruff: noqa: RUF005 - of tuples, Triton knows sums only
 # mypy: disable-error-code="assignment"

@@ -1,9 +1,9 @@
 """A calibration card: its form, and its text as Markdown, as one HTML page or as JSON.
 
 The sections have the names of a Hugging Face model card and of the model card that the FDA's draft guidance of January
-2025 suggests (docket FDA-2024-D-4488), so that either can take them: description, intended use, data (of calibration,
-tuning and evaluation apart), performance with intervals and by subgroup, limitations, monitoring. A metric is stated
-with what Metrics Reloaded asks for: unit, direction, and how many cases have no value.
+2025 suggests (docket FDA-2024-D-4488), so either can take them. They are description, intended use, data (of
+calibration, tuning and evaluation apart), performance with intervals and by subgroup, limitations, monitoring. A metric
+is stated with what Metrics Reloaded asks for: unit, direction, and how many cases have no value.
 """
 
 from collections.abc import Iterator, Sequence

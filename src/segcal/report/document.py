@@ -1,9 +1,9 @@
 """The document that the report page shows and offers for download; ``docs/report.md`` describes its keys.
 
-One type, whether it is about an evaluation (:mod:`segcal.report.evaluated`) or a benchmark
-(:mod:`segcal.studies.document`), and what it has of tables: reliability curves, classes and bands of a pipeline, from
-the sums over its test cases. Voxels of all repeats are counted together. The standard error of a bin's accuracy is that
-over the cases of one repeat, averaged over repeats: repeats share cases, so more of them do not make it smaller.
+One type serves an evaluation (:mod:`segcal.report.evaluated`) and a benchmark (:mod:`segcal.studies.document`). Its
+tables are reliability curves, classes and bands of a pipeline, from the sums over its test cases. Voxels of all repeats
+are counted together. The standard error of a bin's accuracy is that over the cases of one repeat, averaged over
+repeats. Repeats share cases, so more of them do not make it smaller.
 """
 
 from collections.abc import Mapping, Sequence

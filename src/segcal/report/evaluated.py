@@ -1,8 +1,8 @@
 """The page of an evaluation: a verdict, one diagram, two rows, the worst cases, and how far structures can be trusted.
 
-Rows of trust stand in the order in which a person should look at them. Of the first ones, one structure a case, the
-slice is shown on which the mask is largest, or the outer mask where the mask is empty. :func:`segcal.trust` has a page
-of that section alone.
+Rows of trust stand in the order in which a person should look at them. For the first ones, one structure per case, the
+page shows the slice with the largest mask, or outer mask where the mask is empty. :func:`segcal.trust` has a page of
+that section alone.
 """
 
 import math
@@ -67,8 +67,8 @@ def report(
     """Measure cases that a calibrator has not seen, write one offline page of what was found, and return the numbers.
 
     `fitted` may be the folder of a calibrator, or None to measure only. Cases that had a part in the fit are left out;
-    if there are no others they are measured, and the page says so. `background` says whether class 0 is background,
-    `ignore_pooling` goes on although the calibrator was fitted for another pooling, `overwrite` replaces a file that
+    if there are no others they are measured, and the page says so. `background` says whether class 0 is background.
+    `ignore_pooling` goes on although the calibrator was fitted for another pooling. `overwrite` replaces a file that
     segcal did not write. The other options are those of :func:`segcal.evaluate`, which takes arrays and loaders too.
     """
     known = to_fitted(fitted)

@@ -1,8 +1,8 @@
 """Cases to look at: the input, the truth, the prediction, and confidence before and after, as small images in JSON.
 
-A map is ``{"png": text, "low": number, "high": number}``, a PNG in base64: the value of a pixel is
-low + (high - low) * byte / 255, so that a class index or a flag comes back exactly with low = 0 and high = 255. A
-image that is only looked at may be ``{"jpeg": text}``.
+A map is ``{"png": text, "low": number, "high": number}``, a PNG in base64. The value of a pixel is low + (high - low) *
+byte / 255. So a class index or a flag comes back exactly with low = 0 and high = 255. A image that is only looked at
+may be ``{"jpeg": text}``.
 
 Of a volume a few slices across its shortest axis are kept, where there is something to see. Of a large image every
 second or third pixel is kept. Confidence and the probability of foreground are stored on one scale, 0 to 1, for all

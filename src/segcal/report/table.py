@@ -1,7 +1,7 @@
 """A table of numbers with intervals, row groups and the best of each column, for a terminal, Markdown, CSV or LaTeX.
 
-The text formats show rounded numbers; CSV has all digits. The best value of a column is set in bold, together with
-every other that looks the same once rounded: a difference that is not shown is not claimed.
+The text formats show rounded numbers; CSV has all digits. The best value of a column is set in bold, with every other
+that looks the same once rounded. A difference that is not shown is not claimed.
 """
 
 import csv

@@ -1,13 +1,13 @@
 """Results of single cases on disk: by what was done, the case, and a digest of what the result was made from.
 
-**Blocks** are complete or absent. One begins with a line that says what it is, the length of its table and the table:
-what was done, to which case, the key of what it was made from, whether it failed, and how long its bytes are. The bytes
-follow. Only tables are held in memory. A result is read when it is asked for, so that memory does not grow with the
-size of the results. Of a run that is killed, at most what came in the last few seconds is lost.
+**Blocks** are complete or absent. One begins with a line that says what it is, the length of its table and the table. A
+row has the task, the case, the key of its inputs, whether it failed, and the length of its bytes. The bytes follow.
+Only tables are held in memory. A result is read when it is asked for, so that memory does not grow with the size of the
+results. Of a run that is killed, at most what came in the last few seconds is lost.
 
 **Results** are made of what is listed here, and nothing else is ever made of a file. Numbers come back as they were, to
-the last bit, and arrays in the order in memory that they had, because sums over them depend on it. Every field has the
-type that its class declares, and the whole is bounded before it is unpacked; bytes that are no result are refused.
+the last bit. Arrays keep their order in memory, because sums over them depend on it. Every field has the type that its
+class declares, and the whole is bounded before it is unpacked; bytes that are no result are refused.
 """
 
 import time

@@ -1,11 +1,11 @@
 """Parts of a run, put together: the results that one process would have had, in the order that it would have had.
 
-What is refused, by name: a folder that is no part, a part that did not finish, parts of different versions, settings or
-cases, a part that is there twice, parts that are missing, and a part whose cases have changed since it was made.
+Refused, by name, are folders that are no shards, and shards that did not finish, are there twice, or whose cases have
+changed since. So are shards of different versions, settings or cases, and missing ones.
 
-A part may come from anywhere, so nothing is taken from it but results: which cases, which options and which target is
-for the caller to say, and what the part says of them is only compared. Files are read inside the part alone, and put
-where the function that made them puts those of the case (its `places`), or where nothing but its own record is.
+A shard may come from anywhere, so only results are taken from it. The caller says which cases, options and target are
+meant; those of the shard are only compared. Files are read inside the shard alone. They are put where the function that
+made them puts those of the case (its `places`), or where nothing but its own record is.
 """
 
 import shutil

@@ -3,9 +3,9 @@
 ``OUT/.part/part.json`` says which part of what it is; blocks of results lie beside it (:mod:`segcal.scale.cache`). Run
 again, a part goes on with the cases that are missing, that failed, or whose files have changed since.
 
-Of a part that has served, what segcal keeps in it goes: facts, blocks of results and records, what submitit writes, and
-files that the result has too, under the same name and with the same content. If there is nothing else, the folder goes
-at once or not at all. Otherwise what is known goes one by one, and a user's files stay where they are.
+From a merged shard segcal removes its own files: facts, blocks of results, records, and files of submitit. It also
+removes files that the result has under the same name and with the same content. If there is nothing else, the folder
+goes at once or not at all. Otherwise what is known goes one by one, and a user's files stay where they are.
 """
 
 import hashlib

@@ -1,9 +1,9 @@
 """Failed cases, found without labels: by calibrated and uncalibrated estimates, in distribution and under shift.
 
-Cases are ranked by what is known without labels, before calibration and with the pipeline that ``segcal fit`` would
-choose, on the test cases of the first repeat and on those of every `test_on`. The table has the area under the
-risk-coverage curve, its excess over the best ranking, the paired difference of the area to that of the expected Dice
-after calibration, and AUROC of finding cases with a Dice below tau.
+Cases are ranked without labels, before calibration and with the pipeline that ``segcal fit`` would choose. They are the
+test cases of the first repeat and of every `test_on`. The table has the area under the risk-coverage curveand its
+excess over the best ranking. It also has the paired difference of the area to that of the expected Dice after
+calibration, and the AUROC of finding cases with a Dice below tau.
 
 The risk of a case is 1 - Dice, the mean over its structures that are there or were found. Ranked from the most trusted
 down, the mean risk of the first k cases, averaged over k, is the area under the risk-coverage curve (AURC). What it is

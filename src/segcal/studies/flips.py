@@ -2,8 +2,8 @@
 
 A voxel flips if another class is strictly above its old winner in the scores. Distances are those of the
 boundary-aware calibration error: Euclidean, in voxels, 0 on the boundary (:mod:`segcal.statistics.boundary`). For every
-pipeline that may flip, the benchmark has counted voxels and flips in bands of distance. For one of them per task,
-matrix scaling of the mean logits if it is there, they are counted again in steps of one voxel, and the test case with
+pipeline that may flip, the benchmark has counted voxels and flips in bands of distance. For one of them per task
+(matrix scaling of the mean logits if it is there), they are counted again in steps of one voxel. The test case with
 most flips is kept as an example.
 """
 

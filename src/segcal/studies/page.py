@@ -3,8 +3,8 @@
 ``segcal benchmark`` and ``segcal demo`` pass on what they have just computed; ``segcal report`` reads a folder of
 results once, and goes the same way.
 
-Figures are those of the studies, of the diagrams that the page draws itself, and of a shift: what a shift of all logits
-does to a calibrator is Fig. 1a, two inputs with one softmax, and what comes out.
+Figures are those of the studies, of the diagrams that the page draws itself, and of a shift. The effect of a shift of
+all logits on a calibrator is Fig. 1a, two inputs with one softmax, and what comes out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

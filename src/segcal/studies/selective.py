@@ -1,9 +1,9 @@
 """Two figures of selective scaling: the calibration error by region, and by the share of mispredictions found.
 
 *Regions* (its Fig. 2d and 5): ECE (50 bins) of each test case in each region, as the numbers of a box plot, before
-calibration and after; and how much the mean predictive entropy rose, which smoothing must pay for. A prediction that is
-wrong has accuracy 0 in every bin, so its ECE is its mean confidence. That of a right one is one minus it. The boundary
-is the first band of :mod:`segcal.statistics.boundary`: less than 3 voxels from a change of label.
+calibration and after. Beside it is the rise of the mean predictive entropy, the price of smoothing. A prediction that
+is wrong has accuracy 0 in every bin, so its ECE is its mean confidence. That of a right one is one minus it. The
+boundary is the first band of :mod:`segcal.statistics.boundary`: less than 3 voxels from a change of label.
 
 *Detection* (its Fig. 4) is the worth of a better selector. An oracle flags a random share of the mispredicted voxels of
 a case, and no right ones. Flagged voxels get a large temperature, the others stay as a calibrator leaves them. From 0 %

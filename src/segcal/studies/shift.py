@@ -1,8 +1,8 @@
 """Calibrators that were fitted in one place, and tested in others: tasks of `test_on`.
 
-*Domain shift* has the layout of the selective-scaling paper's Tables 1 and 2: one row per dataset and model (here: a
-pooling of the ensemble), one column per calibrator: ECE, beside the mean intersection over union of the uncalibrated
-prediction. In the second table calibrators are fitted on InD and tested on SD, without any fitting there.
+*Domain shift* has the layout of the selective-scaling paper's Tables 1 and 2. A row is a dataset and model (here: a
+pooling of the ensemble), a column a calibrator. The numbers are ECE, beside the mean intersection over union of the
+uncalibrated prediction. In the second table calibrators are fitted on InD and tested on SD, without any fitting there.
 
 *Covariate shift* (Tables 6 and 7, Fig. 7) is of corrupted copies: tasks of `test_on` that have the same cases, or some
 of them. The numbers of Table 7 are those of the benchmark. The study sets them beside the clean ones, case by case: how

@@ -1,9 +1,9 @@
 """A few cases to look at, the worst first: where the confidence misleads most, and where calibration helped least.
 
 For each task the pipeline is the one that `segcal fit` would take, chosen on validation cases
-(:func:`segcal.studies.study.choose_default`). Of the test cases of the first repeat those are kept that a critical
-reader would ask for: the highest NLL after calibration, the smallest and the largest gain. How many there are, and how
-large their images, is bounded, however many cases were tested.
+(:func:`segcal.studies.study.choose_default`). Of the test cases of the first repeat the critical ones are kept: the
+highest NLL after calibration, the smallest and the largest gain. How many there are, and how large their images, is
+bounded, however many cases were tested.
 """
 
 from collections.abc import Iterator, Sequence

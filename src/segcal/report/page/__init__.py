@@ -1,9 +1,9 @@
 """Results as one HTML file: the page of a document (:mod:`segcal.report.document`), and a worklist of objects.
 
-The document is embedded as JSON, and the page's own script draws everything from it. Names may come from anywhere: in
-the JSON every character that could end a script or begin a tag is escaped, the script only ever sets text, what is
-markup already is escaped, and the file's content security policy allows its own script and style by their digests and
-nothing else, from nowhere else.
+The document is embedded as JSON, and the page's own script draws everything from it. Names may come from anywhere. In
+the JSON every character that could end a script or begin a tag is escaped; the script only ever sets text; markup is
+escaped. The file's content security policy allows its own script and style by their digests, and nothing else from
+anywhere.
 """
 
 import base64
