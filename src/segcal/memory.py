@@ -39,7 +39,7 @@ _GROUPS = {
 
 
 class Footprint(NamedTuple):
-    """What is done to cases, and the bytes that each of so many workers may take; None: what is free then."""
+    """The work on cases, and the bytes that each of so many workers may take; None: all that is free then."""
 
     command: str = ""
     workers: int = 1

@@ -24,7 +24,7 @@ Preserves: TypeAlias = Literal["argmax", "order"] | None
 
 
 class Context(NamedTuple):
-    """What a voxel may see beside its pooled logits; None for what is not known.
+    """Inputs of a voxel beside its pooled logits; None for those that are not known.
 
     Attributes:
         image: ``(batch, channels, *space)``.

@@ -93,7 +93,7 @@ class Calibrator(nn.Module, ABC):
 
     @property
     def neighbourhood(self) -> str:
-        """What it sees beside the voxel, in words."""
+        """Its inputs beside the voxel, in words."""
         return "neighbours"
 
     @property
@@ -266,7 +266,7 @@ class Holder(Calibrator):
 
     @property
     def neighbourhood(self) -> str:
-        """What the calibrators see beside the voxel, in words."""
+        """Their inputs beside the voxel, in words."""
         return "; ".join(dict.fromkeys(each.neighbourhood for each in self.held if not each.pointwise))
 
     def reach(self, axes: int) -> tuple[int, ...] | None:

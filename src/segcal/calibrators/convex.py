@@ -40,7 +40,7 @@ STEP_VALUES = 1 << 19
 
 
 class Strengths(NamedTuple):
-    """How strong the parts of a penalty are.
+    """The weights of the terms of a penalty.
 
     Attributes:
         lam: on off-diagonal weights (Eq. 15).
@@ -137,7 +137,7 @@ class ConvexCalibrator(Calibrator):
 
     @property
     def num_features(self) -> int:
-        """How many numbers the frame of a voxel has, about."""
+        """The approximate number of values in the frame of a voxel."""
         return self.num_classes
 
     def prepare(self, voxels: Iterable[tuple[Tensor, Tensor | None]]) -> None:

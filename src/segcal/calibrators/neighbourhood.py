@@ -1,4 +1,4 @@
-r"""What a voxel's neighbourhood say: a few numbers beside its own logits, none of which depends on their offset.
+r"""Contexts of a voxel: a few numbers from its neighbourhood, none of which depends on the offset of the logits.
 
 With the gap to the runner-up, :math:`d = \min(z_{(1)} - z_{(2)}, 8)`, and windows centred at the voxel:
 

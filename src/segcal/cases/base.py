@@ -239,12 +239,12 @@ class Cases(ABC):
 
     @property
     def decision(self) -> MaskDecision:
-        """What is decided for each voxel, and all that follows from it."""
+        """The decision rule for each voxel, and all that follows from it."""
         return decision_of(self.regions, self.num_classes)
 
     @property
     def num_labels(self) -> int:
-        """How many labels there can be; those that belong to no region are where none is."""
+        """The number of possible labels; those that belong to no region are where none is."""
         return self.decision.num_labels
 
     @property

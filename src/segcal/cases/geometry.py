@@ -31,7 +31,7 @@ _TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
 class Geometry(NamedTuple):
-    """What a file says about its place; `affines` are ``(4, 4)``, the first the one that counts."""
+    """The position of a file in space; `affines` are ``(4, 4)``, the first the one that counts."""
 
     path: Path
     affines: tuple[np.ndarray, ...]

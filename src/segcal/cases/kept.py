@@ -1,4 +1,4 @@
-"""What a command keeps of the cases that it has read, so that their files are opened once.
+"""Cases that a command keeps after it has read them, so that their files are opened once.
 
 A case is read in one pass over its members. It is pooled in every way among which a choice is free, with the decisions
 of each member. It is kept for whoever asks next, while all that is kept takes at most `room` bytes. Of what is beyond,

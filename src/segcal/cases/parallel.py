@@ -42,7 +42,7 @@ Outcome: TypeAlias = tuple[str, Callable[[], Any]]
 
 
 class Engine(ABC):
-    """What works on cases.
+    """A way to work on cases.
 
     Attributes:
         partial: whether it yields only those that are its own, in the order of the ids.

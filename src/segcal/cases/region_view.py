@@ -83,7 +83,7 @@ class RegionView(Cases):
 
     @property
     def kept(self) -> Kept | None:  # type: ignore[override]
-        """What is kept of all regions."""
+        """The cases kept for all regions."""
         return self._whole.kept
 
     def keeping(self, room: int = 0) -> Self:

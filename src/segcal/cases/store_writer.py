@@ -82,7 +82,7 @@ class StoreWriter:
 
 
 class Converted(NamedTuple):
-    """What :func:`convert` did: the cases it wrote, how many were complete, and those of the store without an input."""
+    """The result of :func:`convert`: the cases it wrote, how many were complete, and those of the store with no input."""
 
     written: list[str]
     already: int

@@ -1,4 +1,4 @@
-"""How commands speak: results on stdout, everything else on stderr, one JSON document if asked for one.
+"""Output of commands: results on stdout, everything else on stderr, one JSON document if asked for one.
 
 Messages of the library are put in the words of the command line. Progress is a bar on a terminal. In a pipe or a log it
 is a line with the first step after :data:`PERIOD` seconds of silence, and at the end of a stage that had one. No thread

@@ -1,4 +1,4 @@
-"""How a command is started: here, as the jobs of a cluster, or with results for a URL; and ``segcal merge``."""
+"""Start of a command: here, as the jobs of a cluster, or with results for a URL; and ``segcal merge``."""
 
 import argparse
 import sys

@@ -42,7 +42,7 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class AppliedCase:
-    """What was done to one case: its voxels, how many changed their class (strictly), and the files written."""
+    """The outcome for one case: its voxels, how many changed their class (strictly), and the files written."""
 
     voxels: int
     flips: int
@@ -51,7 +51,7 @@ class AppliedCase:
 
 @dataclass(frozen=True)
 class Applied:
-    """What was done to a collection.
+    """The outcome for a collection.
 
     Attributes:
         written: by case id, in this run.
@@ -65,12 +65,12 @@ class Applied:
 
     @property
     def voxels(self) -> int:
-        """How many voxels were calibrated in this run."""
+        """The number of voxels calibrated in this run."""
         return sum(one.voxels for one in self.written.values())
 
     @property
     def flips(self) -> int:
-        """How many of them changed their class."""
+        """The number of them that changed their class."""
         return sum(one.flips for one in self.written.values())
 
 

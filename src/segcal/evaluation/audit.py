@@ -59,7 +59,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known about one promise.
+    """The finding about one promise.
 
     Attributes:
         promise: "offset" (translation invariance), "decision" (argmax or order), or "nesting" of regions.

@@ -42,7 +42,7 @@ SMALLEST_MIXTURE_WEIGHT = 1e-3
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How to train.
+    """Settings of a training.
 
     Attributes:
         learning_rate: of Adam, at first.

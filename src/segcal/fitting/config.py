@@ -1,4 +1,4 @@
-"""How a fit is done: every choice in one object, all of it data."""
+"""The configuration of a fit: every choice in one object, all of it data."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self

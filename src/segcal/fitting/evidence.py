@@ -44,7 +44,7 @@ DECISIVE = 0.2
 
 @dataclass(frozen=True)
 class FitEvidence:
-    """What a fit rests on.
+    """The evidence behind a fit.
 
     Attributes:
         groups: how many groups of cases there were.
@@ -66,7 +66,7 @@ class FitEvidence:
 
 
 class Shrinkage(NamedTuple):
-    """How many groups stand behind each variable, and which of them stay where the penalty leads, ``(E, P)``.
+    """The number of groups behind each variable, and which variables stay where the penalty leads, ``(E, P)``.
 
     Of what belongs to no class `behind` is infinite. `pairs` has winner, label and groups of what has fewer groups than
     there are; -1 is any.

@@ -32,7 +32,7 @@ class _Found(NamedTuple):
 
 
 class _Draw(NamedTuple):
-    """How many voxels of each expert are drawn, and the sums of :class:`_Found` that their chances depend on."""
+    """The number of voxels of each expert to draw, and the sums of :class:`_Found` that their chances depend on."""
 
     totals: Tensor
     quotas: dict[int, int]
@@ -141,7 +141,7 @@ class Frames:
 
     @property
     def centre(self) -> Tensor | None:
-        """What was taken out of the features."""
+        """The offset taken out of the features."""
         return self._work.centre
 
     def blocks(self, experts: list[int]) -> Iterator[tuple[int, Block]]:

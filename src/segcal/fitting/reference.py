@@ -1,4 +1,4 @@
-"""What a calibrator remembers of labelled cases, so that new ones without labels can be judged against them.
+"""Facts about labelled cases that a calibrator remembers, to judge new cases without labels.
 
 A section of ``calibrator.json``: a few numbers per case and class, and one curve per class; no image content. Numbers
 stand in texts, separated by spaces, because a list of them would take a line each. :mod:`segcal.trust` fills and reads

@@ -38,7 +38,7 @@ Detection: TypeAlias = dict[str, float | None]
 
 
 class Worth(NamedTuple):
-    """What a calibrator is worth on one case: lower is better; None where something is not defined or not known."""
+    """The scores of a calibrator on one case: lower is better; None where one is not defined or not known."""
 
     nll: float
     ece: float

@@ -57,7 +57,7 @@ class Walk:
 
     @property
     def edge(self) -> str | None:
-        """Which end of the path was chosen, in words; None for a strength in between."""
+        """The chosen end of the path, in words; None for a strength in between."""
         if self.chosen == max(self.worth):
             return "the strongest: temperature scaling in all but name"
         return "the weakest: less is for those who fix it" if self.chosen < STRENGTHS[-2] else None

@@ -53,7 +53,7 @@ class SegmentationCalibration(Metric):
 
     @property
     def higher_is_better(self) -> bool | None:  # type: ignore[override]
-        """What the metric says of itself."""
+        """The direction that the metric declares."""
         return {"higher": True, "lower": False, None: None}[self.reader.metric.better]
 
     def update(self, preds: Tensor, target: Tensor) -> None:

@@ -1,4 +1,4 @@
-r"""What a fused kernel must know of a calibrator: which of six forms its map has, and the tables of that form.
+r"""The input of a fused kernel: which of six forms the map of a calibrator has, and the tables of that form.
 
 With :math:`x = z - m`the scores are, by form, as follows; the *centre* m of a voxel is nothing, its largest logit, its
 free energy or its last logit:

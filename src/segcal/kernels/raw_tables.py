@@ -19,7 +19,7 @@ Map: TypeAlias = np.ndarray | None
 
 @dataclass(frozen=True)
 class Layout:
-    """What is counted: the sizes of the tables.
+    """The sizes of the tables that are counted.
 
     Attributes:
         num_classes: C.
@@ -35,7 +35,7 @@ class Layout:
 
 
 class RawTables(NamedTuple):
-    """What one pass counted; compiled loops take it as it is.
+    """Tables that one pass counted; compiled loops take them as they are.
 
     Attributes:
         cells: ``(bands, zones, wrong/right, bins)`` int64, the binnings one after another on the last axis.

@@ -52,7 +52,7 @@ def count_images(scores: Tensor, labels: Tensor, layout: Layout) -> list[RawTabl
 
 
 class _Sizes(NamedTuple):
-    """How the tables of an image lie.
+    """The layout of the tables of an image.
 
     Attributes:
         bins: of the layout.

@@ -20,7 +20,7 @@ BITS = 17
 
 
 class VoxelSums(NamedTuple):
-    """What is added over voxels, as :class:`segcal.trust.sums.CaseSums` describes it, all float64.
+    """Sums over voxels, as :class:`segcal.trust.sums.CaseSums` describes it, all float64.
 
     `alone` has voxels and entropy; `columns` six rows of classes without labels, and `labelled` three with them.
     """

@@ -1,4 +1,4 @@
-"""What conic scaling looks at around a voxel: gaps to the runner-up, and means and shares in windows of a plane.
+"""Contexts of conic scaling: gaps to the runner-up, and means and shares in windows of a plane.
 
 Let d be the distance from the winner to the next class, at most a limit. The numbers are the mean of d in a window, and
 the share of its voxels that have the voxel's own class. Beyond the border there is nothing. Sums are float64 (of a CUDA

@@ -26,7 +26,7 @@ BINS = 15
 
 
 class CountedRow(NamedTuple):
-    """What is kept of one case, or of many added up."""
+    """The row of one case, or of many added up."""
 
     counts: np.ndarray
     sums: np.ndarray

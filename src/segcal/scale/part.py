@@ -42,7 +42,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PartFacts(msgspec.Struct, frozen=True):
-    """What a part is.
+    """The facts about a shard.
 
     Attributes:
         segcal: the version that made it.
@@ -73,7 +73,7 @@ class PartFacts(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class Identified(Protocol):
-    """What a part is of: cases, or other things that have names and are known by digests."""
+    """The items of a shard: cases, or others that have names and are known by digests."""
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What all tables have in common: they add up, and they turn into plain data or two vectors and back. And small ones.
+"""The base of all tables, which add up and turn into plain data or two vectors and back; and small tables.
 
 A table is a declaration: a frozen dataclass whose fields are arrays, numbers, dicts of tables and other tables. Counts
 are int64 and add exactly. Sums are float64 and add in the order in which they are given. Tables of many cases are added
@@ -101,7 +101,7 @@ def _decode(kind: type, plain: dict[str, Any]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Likelihood(AdditiveTable):
-    """How many voxels count, and sums over them."""
+    """The number of voxels that count, and sums over them."""
 
     voxels: int
     nll: float  # minus the log-probability of the true class

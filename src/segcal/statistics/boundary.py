@@ -32,7 +32,7 @@ COUNTERS = 1 << 20
 
 @dataclass(frozen=True)
 class Bands(AdditiveTable):
-    """What was counted in each band."""
+    """The counts of each band."""
 
     edges: Annotated[tuple[float, ...], FIXED]  # where the bands begin
     count: np.ndarray  # voxels of each band, int64

@@ -6,20 +6,20 @@ Under a *prior shift* classes are more or less frequent than where labels were, 
 .. math:: \phi'_f = \sum_y \frac{\pi'_y}{\pi_y} J_{fy},
 
 where J is the joint frequency of decisions and labels that the calibrator remembers of labelled cases, and
-:math:`\pi_y = \sum_f J_{fy}`. All frequencies are means over draws (groups, or cases that belong to none) of shares of
-voxels, so a large case counts as a small one. Two estimates of :math:`\pi'`: "em", the maximum of the likelihood
-:math:`\sum_f \phi'_f \log \phi_f`, found by expectation maximisation (Saerens et al., 2002); "bbse", non-negative least
-squares (Lipton et al., 2018).
+:math:`\pi_y = \sum_f J_{fy}`. All frequencies are means of shares of voxels over groups, or cases that belong to none.
+So a large case counts as a small one. Two estimates of :math:`\pi'`: "em", the maximum of the likelihood :math:`\sum_f
+\phi'_f \log \phi_f`, found by expectation maximisation (Saerens et al., 2002); "bbse", non-negative least squares
+(Lipton et al., 2018).
 
-There are more decisions than classes, so that a prior shift can be told from another change: the distance
-:math:`d = \frac12 \sum_f |\phi'_f - \phi_f|` at the estimate is compared with what it is when some of the labelled
-draws stand for the new place and the others are remembered, many times over. Nothing is changed if
+There are more decisions than classes, so a prior shift can be told from another change. The distance :math:`d = \frac12
+\sum_f |\phi'_f - \phi_f|` at the estimate is compared with a reference. For that, some of the labelled groups stand for
+the new site and the others for the old one, many times over. Nothing is changed if
 
 - d is larger than that (p at most 0.05): more than the frequencies of classes has changed;
 - frequencies differ by no more than they do between labelled draws;
-- probabilities were off by class where the labels are, since Bayes' rule takes them to be right: with
-  :math:`b_y = \sum (y - p_y) / \sum p_y (1 - p_y)`, the bias that a Newton step would add to a class there,
-  :math:`\sum_y \pi'_y |b_y|` is more than half of :math:`\sum_y \pi'_y |\hat a_y|`.
+- probabilities were off by class where the labels are, since Bayes' rule takes them to be right. With :math:`b_y = \sum
+  (y - p_y) / \sum p_y (1 - p_y)`, the bias that a Newton step would add to a class there, :math:`\sum_y \pi'_y |b_y|`
+  is more than half of :math:`\sum_y \pi'_y |\hat a_y|`.
 
 Otherwise the log ratio of each class is shrunk by its noise,
 
@@ -68,7 +68,7 @@ Method = Literal["em", "bbse"]
 
 @dataclass(frozen=True)
 class Adapted:
-    """What predictions of a new place say.
+    """The result of adapting to predictions of a new site.
 
     Attributes:
         fitted: the calibrator for that place; the one that was given if nothing is changed.

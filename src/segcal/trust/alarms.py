@@ -2,13 +2,13 @@ r"""Alarms: a class with little evidence becomes frequent, or cases leave the cl
 
 A class has *little evidence* if fewer groups of the fit have it than `FitConfig.evidence` asks for
 (:mod:`segcal.fitting.evidence`). That it becomes more frequent is known by the p-values of its expected size. It also
-has to matter: since then it takes at least :data:`FREQUENT` of the voxels, and :data:`TIMES` what it took in the
-reference, as means over draws (within a group, geometric ones). That cases leave is known by the p-values of their
-composition (:class:`segcal.trust.atypical.Compositions`).
+has to matter. Since then it takes at least :data:`FREQUENT` of the voxels, and :data:`TIMES` its share in the
+reference. Both are means over draws (within a group, geometric ones). That cases leave is known by the p-values of
+their composition (:class:`segcal.trust.atypical.Compositions`).
 
-Both are kinds of p-values beside the others of a stream (:mod:`segcal.trust.drift`) with a share of its capital, so the
-chance that any alarm is ever raised without a change is at most the rate. The cases of :func:`segcal.trust` are such a
-stream too, in their order.
+Both are kinds of p-values beside the others of a stream (:mod:`segcal.trust.drift`) with a share of its capital. So the
+chance of any alarm ever without a change is at most the rate. The cases of :func:`segcal.trust` are such a stream too,
+in their order.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ ACT = "Label some of these cases and fit again."
 
 @dataclass(frozen=True)
 class Alarms:
-    """What alarms need to know: names of classes, the reference, groups of the fit, and those of scarce classes."""
+    """The input of alarms: names of classes, the reference, groups of the fit, and those of scarce classes."""
 
     titles: tuple[str, ...]
     known: Statistics

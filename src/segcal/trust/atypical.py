@@ -1,22 +1,22 @@
-r"""How unusual a case is beside others, by statistics that need no labels.
+r"""Atypicality of a case among others, by statistics that need no labels.
 
-Of every case a row of numbers is made (:func:`statistics_of`). A collection of rows has scores that do not depend on
-their order: each column is centred at its median and divided by its median absolute deviation, clipped, and the score
-of a row is the root of its mean square. Medians are robust to almost half of the rows being atypical, so that many of
-these do not make each other look usual. A new row is put among the reference, all scores are computed anew, and its
-p-value is the share of rows that are at least as far off as it is, itself included. New and reference cases are treated
-alike, to the last digit, so a p-value of at most a has a chance of at most a, by construction. It holds on average over
-references, not for each of them, and only if the reference had no part in the fit.
+Of every case a row of numbers is made (:func:`statistics_of`). Scores of rows do not depend on their order. Each column
+is centred at its median, divided by its median absolute deviation, and clipped. The score of a row is the root of its
+mean square. Medians are robust to almost half of the rows being atypical, so that many of these do not make each other
+look usual. A new row is put among the reference, and all scores are computed anew. Its p-value is the share of rows
+that are at least as far off, itself included. New and reference cases are treated alike, to the last digit. So a
+p-value of at most a has a chance of at most a. It holds on average over references, not for each of them, and only if
+the reference had no part in the fit.
 
-A row has such p-values for each of its numbers as well, by how many rows have a larger one (:func:`column_p`): a shift
-of one number in one direction, the same in all new rows, makes none of them atypical as a whole.
+A row also has a p-value for each of its numbers, by the count of rows with a larger one (:func:`column_p`). A shift of
+one number in one direction, the same in all new rows, makes none of them atypical as a whole.
 
 Cases also have a *composition*, the class frequencies that the model predicts in them (:class:`Compositions`). The
 distance of two compositions is that of :math:`\sqrt{f}` (Hellinger's, as of the clusters of
 :mod:`segcal.fitting.division`). The score of a draw is its distance from the k-th nearest other, with k a quarter of
-the reference, or five: what a quarter of the draws have in common is a cluster of its own, and a few new draws of one
-kind do not hide each other. Whichever draw is the new one, the scores are the same, so their ranks are p-values too.
-Draws of one group are no neighbours of each other.
+the reference, or five. A quarter of the draws can form a cluster of its own. A few new draws of one kind do not hide
+each other. Whichever draw is the new one, the scores are the same, so their ranks are p-values too. Draws of one group
+are no neighbours of each other.
 """
 
 from collections.abc import Sequence
@@ -105,8 +105,8 @@ def atypicality(rows: Floats) -> Floats:
 def atypical_p(reference: Floats, row: Floats, smooth: float = 1.0) -> float:
     """Return the p-value of a new row among those of the reference.
 
-    `smooth` is the share of ties that count, itself among them: 1 for a p-value that is never too small, a uniform
-    number for one that is uniform when the row is like the others.
+    `smooth` is the share of ties that count, itself among them. It is 1 for a p-value that is never too small. A
+    uniform number makes it uniform when the row is like the others.
     """
     return rank_p(atypicality(np.vstack([reference, row])), smooth)
 

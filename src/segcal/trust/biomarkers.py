@@ -210,7 +210,7 @@ def biomarker_errors(
 
 
 class TermValues(NamedTuple):
-    """What each term of a biomarker is in one subject: expected, its scale, in the mask, in truth."""
+    """The values of each term of a biomarker in one subject: expected, its scale, in the mask, in truth."""
 
     volumes: list[float]
     scales: list[float]

@@ -2,28 +2,27 @@ r"""Conformal inference over draws: what earlier draws say of the next one, what
 
 A draw is a group (patient, site, video), or a case that belongs to none. Of K earlier draws and a new one that are
 exchangeable, each is the atypical one with the same chance :math:`1 / (K + 1)`. A draw of several cases shares its
-chance among them (Lee, Barber and Willett, 2023, "hierarchical conformal prediction"; with one case a draw this is
-split conformal prediction). So with the weights :math:`w_i = 1 / ((K + 1) n_{g(i)})` of case i in a group of n cases,
-for a case that is drawn at random from a new group:
+chance among them (Lee, Barber and Willett, 2023, "hierarchical conformal prediction"). With one case per draw this is
+split conformal prediction. Case i in a group of n cases has the weight :math:`w_i = 1 / ((K + 1) n_{g(i)})`. So for a
+case that is drawn at random from a new group:
 
 - its score is at most the smallest s with :math:`\sum_i w_i [s_i \le s] \ge L`, with probability at least L
   (:func:`quantile`). With one case a draw it is the :math:`\lceil (K + 1) L \rceil`-th smallest;
 - :math:`p = \sum_i w_i [s_i \ge s] + 1 / (K + 1)` is at most a with probability at most a (:func:`p_value`);
 - for losses in [0, 1] that do not grow along a grid, the first place of the grid with
-  :math:`\frac{K}{K + 1} \bar\ell + \frac{1}{K + 1} \le a` has an expected loss of at most a
-  (:func:`first_controlled`; Angelopoulos et al., 2024, "conformal risk control"; the mean is over groups of the mean
-  over their cases).
+  :math:`\frac{K}{K + 1} \bar\ell + \frac{1}{K + 1} \le a` has an expected loss of at most a (:func:`first_controlled`;
+  Angelopoulos et al., 2024, "conformal risk control"). The mean is over groups of the mean over their cases.
 
-All three are averages over draws of earlier and new groups in which every group counts the same, whatever its number of
-cases: the mean over groups of the share of their cases. They are no promises for one case, one reference, or the share
-of all cases together, which is another number where large groups are harder than small ones.
+All three are averages over draws of earlier and new groups. Every group counts the same, whatever its number of cases:
+it is the mean over groups of the share of their cases. They are no promises for one case, one reference, or the share
+of all cases together. The last is another number where large groups are harder than small ones.
 
 **Scores of calibrators that were fitted without the group** (CV+; Barber et al., 2021). K groups are divided into folds
 of m, and scores of a fold are those of the calibrator that was fitted to the other folds. The new case has one score
 for each of these calibrators, and is compared with the scores of a fold by that fold's calibrator. Add m groups, the
 new one among them, as one more fold. For cases i, j of two folds let :math:`A_{ij} = 1` if i has the larger score by
 the calibrator that was fitted without both folds. Case i is *atypical* if what it exceeds has a weight of at least
-:math:`L (P - P_k + 1)`, where P groups in all and :math:`P_k` in its own fold k have such a case (a mask of the
+:math:`L (P - P_k + 1)`. Here P groups in all and :math:`P_k` in its own fold k have such a case (a mask of the
 structure, say). With the weight :math:`s_k \le P_k` of atypical cases in fold k, s of all, and :math:`A_{ij} + A_{ji}
 \le 1`,
 
@@ -33,7 +32,7 @@ structure, say). With the weight :math:`s_k \le P_k` of atypical cases in fold k
 so that with a = 1 - L and weights that sum to 1 in a group :math:`s / P \le 2 a + ((1 - 2 a) m - 2 (1 - a)) / P`. All
 groups are exchangeable, so this bounds the chance that the new case is atypical, as it is where a CV+ interval misses
 (:func:`proved_level`). It needs folds of equal size, drawn regardless of the data, and fits that treat all groups
-alike: where the kind or the strength of the calibrator was chosen on the same cases there is no such proof.
+alike. There is no such proof where the kind or the strength of the calibrator was chosen on the same cases.
 """
 
 import math

@@ -1,9 +1,9 @@
 r"""A sequential test of a stream of p-values: evidence that grows when cases become unusual, whenever that begins.
 
-If cases keep coming from where the reference came from, their smoothed p-values (each among the n draws of the
-reference and all earlier draws of the stream) are independent and uniform. Then a bet that pays :math:`e(p)` with mean
-1 is fair, and so are products of bets. If the stream drifts from draw s on, its draws lie among the most unusual: the
-p-value of draw t is mostly below
+Smoothed p-values of cases are taken among the n draws of the reference and all earlier draws of the stream. If cases
+keep coming from the source of the reference, they are independent and uniform. Then a bet that pays :math:`e(p)` with
+mean 1 is fair, and so are products of bets. If the stream drifts from draw s on, its draws lie among the most unusual:
+the p-value of draw t is mostly below
 
 .. math:: c = \frac{t - s + 1 + j}{n + t + 1},
 
@@ -14,11 +14,10 @@ long the stream. (Vovk, Nouretdinov and Gammerman, 2003; Volkhonskiy et al., 201
 
 A draw has several p-values: how atypical it is as a whole, how high each of its numbers lies, and how low. Each kind is
 a stream of its own with a share :math:`w_k` of the capital. Half of it is for leading kinds (the first; of a watch also
-those of :mod:`segcal.trust.alarms`), in equal parts for each tier of them, and the rest in equal parts for the others.
-P-values of different kinds depend on each other in ways that are not known, so their capitals are not added: the
-evidence is the largest :math:`w_k M_k`, and the chance that any of them ever reaches :math:`1 / \delta` is at most
-:math:`\sum_k w_k \delta = \delta`. Starts whose capital is below :data:`FORGOTTEN` are given up, which costs nothing
-but time.
+those of :mod:`segcal.trust.alarms`), in equal parts for each tier. The rest is in equal parts for the others. P-values
+of different kinds depend on each other in unknown ways, so their capitals are not added. The evidence is the largest
+:math:`w_k M_k`, and the chance that any of them ever reaches :math:`1 / \delta` is at most :math:`\sum_k w_k \delta =
+\delta`. Starts whose capital is below :data:`FORGOTTEN` are given up, which costs nothing but time.
 
 Since when the stream has drifted is the start whose bets did best.
 """
@@ -38,7 +37,7 @@ FORGOTTEN = -45.0
 
 
 class StreamEvidence(NamedTuple):
-    """What a stream of p-values amounts to.
+    """The evidence of a stream of p-values.
 
     Attributes:
         logs: the logarithm of the evidence after each p-value.

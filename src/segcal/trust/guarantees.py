@@ -1,6 +1,6 @@
 r"""Masks and label sets whose errors are bounded on average over draws, by conformal risk control.
 
-For a structure with calibrated probability p and a share a, thresholds are taken from the mean losses of labelled cases
+A structure has a calibrated probability p and a share a. Its thresholds come from the mean losses of labelled cases
 (:class:`segcal.fitting.reference.LossCurves`), the widest choice first
 (:func:`segcal.trust.conformal.first_controlled`):
 
@@ -11,11 +11,11 @@ For a structure with calibrated probability p and a share a, thresholds are take
   so that an inner mask is part of the mask.
 - *label set* of a voxel: the classes of whose outer mask it is part (LAC), or the classes :math:`c` with
   :math:`\sum_{k: p_k > p_c} p_k + p_c \le q_c` (APS). The class that was decided always belongs to it. Of the voxels of
-  a class at most a have a set without it, on average over draws that have the class: every class has its own threshold,
-  so that a rare one is not paid for by the others.
+  a class at most a have a set without it, on average over draws that have the class. Every class has its own threshold,
+  so frequent classes do not make up for a rare one.
 
-A draw is a group, or a case that belongs to none: its loss is the mean over its cases, every group counts the same, and
-nothing is promised for a single case. With `at_once` each of m structures gets the share a / m: the largest loss among
+A draw is a group, or a case that belongs to none. Its loss is the mean over its cases, and every group counts the same.
+Nothing is promised for a single case. With `at_once` each of m structures gets the share a / m. The largest loss among
 them is then at most a on average, for each kind of mask by itself. All of this is proved for a reference that had no
 part in the fit. Of one that had, by folds or as validation cases, it holds about so, and nothing is proved.
 """

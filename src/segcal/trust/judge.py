@@ -4,16 +4,16 @@ A mask passes only if all of these hold; what does not hold is a reason, and the
 
 - enough labelled draws have a mask of the structure, and not all of those masks were bad (a Dice below tau);
 - the chance of a bad mask that the row itself states is at most 1 - level;
-- where enough labelled masks were bad, at most 1 - level of those have an expected Dice this high: so at most 1 - level
-  of bad masks pass (:class:`segcal.trust.estimates.BadMasks`). Else the interval ends above tau, so that at most
-  1 - level of all masks are bad and pass;
+- where enough labelled masks were bad, at most 1 - level of those have an expected Dice this high. So at most 1 - level
+  of bad masks pass (:class:`segcal.trust.estimates.BadMasks`). Else the interval ends above tau, so that at most 1 -
+  level of all masks are bad and pass;
 - the case is not unlike the labelled ones, nor are its class frequencies, and the members disagree no more than on
   those.
 
 An empty mask is right or wrong as a whole. It passes only if labelled draws with an empty mask of the structure show
-that it is rarely wrong: with K of them, in a share m of which the structure was there, :math:`(K m + 1) / (K + 1)` must
-be at most 1 - level. By conformal risk control at most 1 - level of empty masks then pass although the structure is
-there, on average over draws that have one.
+that it is rarely wrong. With K of them, in a share m of which the structure was there, :math:`(K m + 1) / (K + 1)` must
+be at most 1 - level. By conformal risk control, at most 1 - level of empty masks then pass where the structure is
+there. This is an average over draws that have one.
 
 What is no reason for a review, but should be known, stands behind the reasons: an interval that says nothing.
 """
@@ -61,9 +61,9 @@ UNCORRECTED = "its expected Dice could not be corrected"
 class Judge:
     """The reference, made ready to judge new cases at a level; tuples have one entry per class.
 
-    A mask whose Dice is below `tau` is bad. `dice` and `volume` are how far these were off, `alone` is the interval of
-    the Dice for who knows nothing of the case, and `folds` tells which calibrator judged each case of the reference
-    (none where all were judged by the calibrator itself).
+    A mask whose Dice is below `tau` is bad. `dice` and `volume` are the errors of these estimates, and `alone` is the
+    interval of the Dice without any knowledge of the case. `folds` names the calibrator that judged each case of the
+    reference (none where it was the calibrator itself).
     """
 
     reference: SumTable
@@ -123,7 +123,7 @@ class Judge:
 
     @property
     def draws(self) -> int:
-        """How many draws the reference has."""
+        """The number of draws of the reference."""
         return count_draws(self.reference.groups)
 
     @property
@@ -258,7 +258,7 @@ class Judge:
 
 
 class _DiceVerdict(NamedTuple):
-    """What is found of the Dice of one mask: reasons to review it, and what else should be known."""
+    """The findings on the Dice of one mask: reasons to review it, and other remarks."""
 
     dice: Span
     chance: float | None

@@ -1,12 +1,12 @@
-"""What a calibrator learns of labelled cases, so that :func:`segcal.trust` and :func:`segcal.objects` can judge others.
+"""Learning from labelled cases, so that :func:`segcal.trust` and :func:`segcal.objects` can judge others.
 
 Only numbers that the calibrator had no part in making say how far it can be trusted. Cases that it has not seen are
 taken as they are: every promise is then exact. Cases that it was compared on are held out for its parameters, not for
-the choice among candidates, and nothing is proved. Cases that it was fitted to are measured by fits of the same kind to
-other groups, fold by fold, and these fits are kept: a new case is measured by each of them too, which is CV+
+the choice among candidates, and nothing is proved. Cases of the fit are measured by fits of the same kind to other
+groups, fold by fold, and these fits are kept. A new case is measured by each of them too, which is CV+
 (:mod:`segcal.trust.conformal`). Intervals then hold about as stated, and are proved at twice the share of exceptions or
-a little more, unless the kind or the strengths were chosen on the same cases: of that nothing is proved, as of
-thresholds of masks from folds.
+a little more. Nothing is proved if the kind or the strengths were chosen on the same cases, or for thresholds of masks
+from folds.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 r"""Margins around masks, learned from labelled masks alone: no probabilities are needed.
 
-For a structure with the mask P and the truth T of one case, and Euclidean distances d between voxel centres in mm, or
-in voxels where no size is known, two losses fall with the margin, as steps from one distance that occurs to the next:
+A structure has the mask P and the truth T in one case. Euclidean distances d between voxel centres are in mm, or in
+voxels where no size is known. Two losses fall with the margin, in steps from one distance that occurs to the next:
 
 - *missed*: the share of T outside the outer mask :math:`\{v : d(v, P) \le m\}` of the margin m. Without T nothing is;
   of an empty P, which no margin makes larger, all is.
@@ -16,8 +16,8 @@ share s:
 - *inner margin*: the same of the smallest margin from which on at most 1 - s of the inner mask is something else. Draws
   are those whose mask is not empty.
 - `on_average`: the smallest margin that bounds the mean loss over draws by 1 - s (conformal risk control).
-- *volume*: with the mean e of the volumes of all runs of a case, their standard deviation D (0 for one run) and
-  :math:`r = D + 0.05 e`, the interval is :math:`e \pm q r`, q the quantile of :math:`|t - e| / r` at the level. Draws
+- *volume*: the volumes of all runs of a case have the mean e and the standard deviation D (0 for one run). With
+  :math:`r = D + 0.05 e` the interval is :math:`e \pm q r`, q the quantile of :math:`|t - e| / r` at the level. Draws
   are those in which any run has a mask; of others nothing is said.
 
 Where too few draws have a structure, or more than the level allows are beyond every margin, there is none. Dilation by

@@ -92,7 +92,7 @@ class ObjectCaseRow(NamedTuple):
 
 
 class StructureRow(NamedTuple):
-    """What one structure was judged by; `listed_from` is None where nothing is listed."""
+    """The basis on which one structure was judged; `listed_from` is None where nothing is listed."""
 
     structure: str
     model: str

@@ -1,9 +1,9 @@
 """A watch over a stream of new cases, without labels: which are unusual, and whether the calibrator still applies.
 
 Every draw (a case, or the cases of one group) is compared with the reference and all earlier draws of the stream
-(:mod:`segcal.trust.atypical`). The p-values are weighed one after the other (:mod:`segcal.trust.drift`). What is kept
-of a draw is a row of numbers, in one file that is written anew after each of them: a run that is interrupted goes on
-where it was, and cases that are in the file are not counted twice.
+(:mod:`segcal.trust.atypical`). The p-values are weighed one after the other (:mod:`segcal.trust.drift`). A draw is kept
+as a row of numbers, in one file that is written anew after each of them. An interrupted run goes on where it was, and
+cases in the file are not counted twice.
 """
 
 import math
@@ -83,7 +83,7 @@ class StreamState(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True)
 class Monitored:
-    """What a stream says.
+    """The result of watching a stream.
 
     Attributes:
         draws: all draws so far, in their order.

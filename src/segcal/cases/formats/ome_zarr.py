@@ -48,7 +48,7 @@ class _Dataset(msgspec.Struct):
 
 
 class Multiscale(msgspec.Struct):
-    """What an image says about itself; its datasets are levels of resolution, the finest first."""
+    """The metadata of an image; its datasets are levels of resolution, the finest first."""
 
     axes: list[_Axis]
     datasets: list[_Dataset]
