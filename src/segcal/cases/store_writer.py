@@ -82,7 +82,7 @@ class StoreWriter:
 
 
 class Converted(NamedTuple):
-    """The result of :func:`convert`: the cases it wrote, how many were complete, and those of the store with no input."""
+    """The result of :func:`convert`: the cases it wrote, how many were complete, and those without an input."""
 
     written: list[str]
     already: int
