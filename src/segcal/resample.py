@@ -18,12 +18,12 @@ to 0.90 with five and eight groups, 0.93 from twelve on. Three repeats that diff
 0.94. Values that are all equal have an interval without width. Nearly equal values (rare flips) have one that is too
 narrow. Neither says anything of values that were not seen.
 
-All pipelines and metrics share the draws (:class:`Draws`): equal values have equal intervals, and an interval of a
+All pipelines and metrics share the replicates (:class:`Draws`): equal values have equal intervals, and an interval of a
 difference is paired. Drawing with replacement is counting. How often each group was drawn is a row of weights, and all
 replicates of a series are one product of weights and values.
 
-Numbers are made some rows at a time. Beyond :data:`LARGE` / 64 they are kept as bytes and used so too: 2,000 draws of
-126,000 cases take 252 MB instead of 2 GB. No case is drawn 256 times at once: the chance is below 1e-500.
+Numbers are made some rows at a time. Beyond :data:`LARGE` / 64 they are kept as bytes and used so too: 2,000 replicates
+of 126,000 cases take 252 MB instead of 2 GB. No case is drawn 256 times at once: the chance is below 1e-500.
 """
 
 import math
@@ -46,7 +46,7 @@ LARGE = 1 << 25
 
 def draw_counts(generator: np.random.Generator, times: int, size: int) -> np.ndarray:
     """Return ``(times, size)``: how often each case came; as float64, or as bytes beyond LARGE / 64."""
-    step = max(1, LARGE // (128 * size))  # the same draws as all at once
+    step = max(1, LARGE // (128 * size))  # the same replicates as all at once
     found = np.empty((times, size), np.dtype(np.uint8 if times * size > LARGE // 64 else float))
     for start in range(0, times, step):
         rows = min(step, times - start)
@@ -81,7 +81,7 @@ class Replicates(NamedTuple):
 
 
 class Draws:
-    """The draws of a bootstrap over groups and repeats, made once and shared.
+    """The replicates of a bootstrap over groups and repeats, made once and shared.
 
     `units` has for each repeat the group of every case, or its own name where it belongs to none. A number stands for
     so many cases that belong to no group, and are in no other repeat. `index` has for each repeat the number of the

@@ -91,7 +91,7 @@ def run_benchmark(
 ) -> Results:
     """Run a protocol and return its results; what is finished in the folder is not done again.
 
-    With an `engine` that works on a part of the jobs alone, the results are of that part.
+    With an `engine` that works on some of the jobs alone, the results are of those.
     """
     place = Path(folder)
     check_folder(place, overwrite)

@@ -1,8 +1,8 @@
 """From units to one document: means with intervals, matched comparisons, and the facts that tables and figures need.
 
 ``RESULTS/summary.json`` is made from the units alone. Metrics of a case are averaged over cases and repeats, with the
-bootstrap over groups and repeats. All pipelines of a task share the draws, so that equal numbers have equal intervals.
-Pooled metrics have one number per repeat, shown as mean [min, max], which is no interval.
+bootstrap over groups and repeats. All pipelines of a task share the replicates, so that equal numbers have equal
+intervals. Pooled metrics have one number per repeat, shown as mean [min, max], which is no interval.
 
 Comparisons are those that a protocol asks for, and those of the paper: of two pipelines that differ in one property.
 

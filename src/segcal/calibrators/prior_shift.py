@@ -1,4 +1,4 @@
-r"""Prior shift: another calibrator, for a place where classes are more or less frequent than where it was fitted.
+r"""Prior shift: another calibrator, for a site where classes are more or less frequent than where it was fitted.
 
 Let q be calibrated probabilities of the inner calibrator, and the class frequencies :math:`\pi` at the site of the fit
 and :math:`\pi'` at the new one. Bayes' rule gives
@@ -22,7 +22,7 @@ class PriorShift(Holder):
     """Weigh the probabilities of another calibrator by how much more frequent each class has become.
 
     Args:
-        inner: the calibrator of the place where labels were.
+        inner: the calibrator of the site where labels were.
     """
 
     name = "prior_shift"

@@ -90,7 +90,9 @@ class Case:
     @property
     def doubt(self) -> str:
         """Deprecated: the old name of `kind_warning`."""
-        text = "`Case.doubt` is the old name of `Case.kind_warning`, which is needed from the next release on. Use that."
+        text = (
+            "`Case.doubt` is the old name of `Case.kind_warning`, which is needed from the next release on. Use that."
+        )
         warnings.warn(text, FutureWarning, stacklevel=2)
         return self.kind_warning
 

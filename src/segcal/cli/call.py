@@ -56,7 +56,7 @@ class Call:
         say: prints for a person.
         failed: takes the error of a case, and the others go on; None where the first one ends the command.
         workers: who works on cases.
-        part: the part, if the command is to end with one.
+        part: the shard, if the command is to end with one.
         progress: counts a case that is done.
     """
 
@@ -94,7 +94,7 @@ class Call:
 
     @property
     def own(self) -> FileCases:
-        """The cases to work on: all, or those of the part."""
+        """The cases to work on: all, or those of the shard."""
         return self.cases if self.part is None else self.part.take(self.cases)
 
     def open(
@@ -163,11 +163,11 @@ class Call:
         return code or finished
 
     def end_of_part(self, counted: bool = True) -> int:
-        """Say that a part is done, with its number of cases, and return the exit code."""
+        """Say that a shard is done, with its number of cases, and return the exit code."""
         number, of, folder = self.args.part_id, self.args.num_parts, self.args.output
         cases = len(self.part.ids) if self.part is not None and counted else None
         count = "" if cases is None else f", {plural(cases, 'case')}"
-        self.say(f"part {number} of {of}{count}, written to {folder}: next comes segcal merge")
+        self.say(f"shard {number} of {of}{count}, written to {folder}: next comes segcal merge")
         return self.end({"part": number, "of": of, "cases": cases, "output": str(folder)})
 
 
@@ -191,8 +191,8 @@ def _of_parts(parts: list[Path]) -> Iterator[None]:
             raise
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
         raise InputError(
-            f"{parts[0]} and the other parts hold results that cannot be put together ({reason}), but they must be as "
-            "segcal wrote them. Run the parts again."
+            f"{parts[0]} and the other shards hold results that cannot be put together ({reason}), but they must be as "
+            "segcal wrote them. Run the shards again."
         ) from error
 
 

@@ -284,7 +284,7 @@ FIT = Command(
                      type=float, metavar="SHARE"),
             argument("--test-share", "left unseen, for segcal evaluate (default 0)", type=float, default=0,
                      metavar="SHARE"),
-            argument("--seed", "of the division and of the voxel sample (default 0)", default=0),
+            argument("--seed", "of the split and of the voxel sample (default 0)", default=0),
             argument("--splits", "splits.json: used if it is there, else written",
                      lambda args: Role.READ if args.splits and args.splits.exists() else Role.FILE,
                      metavar="FILE"),

@@ -60,7 +60,7 @@ def _check_files(call: Call, files: Mapping[str, re.Pattern[bytes]]) -> None:
 
 def _write_each(call: Call, name: str, make: Callable[[Path], Callable[[str], object]]) -> None:
     """Write files of every case into a folder of the output; `make` takes the folder and returns what writes a case."""
-    again = call.args.overwrite or call.part is not None  # a part goes on
+    again = call.args.overwrite or call.part is not None  # a shard goes on
     with masks_folder(call.args.output / name, again, whole=call.args.merged is None) as folder:
         written = list(map_ids(call.own.ids, make(folder), call.workers, call.failed))
     call.say(f"{plural(len(written), 'case')} written to {call.args.output / name}")
@@ -76,7 +76,7 @@ def _trust(call: Call) -> int:
             raise InputError("--all-classes is given, but class 0 has no DICOM segment. Leave it or --series out.")
         need("highdicom", "dicom")
         read_segments(args.segments, titles[1:], args.description)
-    expressions = args.biomarker if args.part_id is None else []  # a part has not all cases of a subject
+    expressions = args.biomarker if args.part_id is None else []  # a shard has not all cases of a subject
     given = {"tau": _taus(args.tau or ["0.7"], titles), "biomarkers": dict(_named(text) for text in expressions)}
     with claim(args.output), call.engine(cases):
         _check_files(call, TRUST_FILES)

@@ -94,7 +94,7 @@ def decide(
     known.calibrator.to(check_device(device))
     decider, seen = Decider(known, make_rule(rule), background), as_seen(opened, known.calibrator)
     failures, tell = Failures(failed), progress or (lambda case_id: None)
-    # A part must give a result for all of its cases; it knows itself which of them are done.
+    # A shard must give a result for all of its cases; it knows itself which of them are done.
     is_part = isinstance(workers, Engine) and folder is not None and workers.folder == Path(folder)
     with ExitStack() as held:
         writer, found = None, {}

@@ -113,7 +113,7 @@ def apply(
     written: dict[str, AppliedCase] = {}
     with claim(Path(folder)):
         applier = Applier(fitted, cases, folder, output_kind, confidence_map, overwrite)
-        # A part must give a result for all of its cases; it knows itself which of them are done.
+        # A shard must give a result for all of its cases; it knows itself which of them are done.
         missing = cases if isinstance(workers, Engine) and workers.folder == Path(folder) else applier.missing()
         missing, stale = as_seen(missing, fitted.calibrator), applier.stale()
         warn(suspect_kind(_looked_at(missing)))

@@ -53,7 +53,7 @@ from segcal.fitting.scores import Noise, Worth, difference, mean_over_cases, pai
 LEVEL = 0.95
 # Fewer groups than this say nothing of more than a temperature.
 ENOUGH_GROUPS = 10
-# In 261 divisions of three ensembles whose mean fell (3 to 10 cases, seeds 100 to 129, 200 to 219), temperatures that
+# In 261 splits of three ensembles whose mean fell (3 to 10 cases, seeds 100 to 129, 200 to 219), temperatures that
 # harmed the test cases raised the NLL of the median group by 0.29 to 1.2 in 6 of 8, all others by at most 0.18.
 LARGEST_RISE = 0.25
 CLEARLY = "clearly better"

@@ -134,7 +134,7 @@ def read_part(
 ) -> None:
     """Draw the voxels that an engine keeps for :func:`choose` or :func:`segcal.fit`; the arguments are theirs."""
     if config.voxels == "all":
-        raise InputError("voxels='all' is given, but a part keeps voxels that were drawn. Give a number of them.")
+        raise InputError("voxels='all' is given, but a shard keeps voxels that were drawn. Give a number of them.")
     if cases.regions is not None:
         check_validation(cases, validation)
         for number in range(len(cases.regions)):

@@ -51,7 +51,7 @@ KEPT_HESSIANS = 1 << 22
 # one nat is not made more than so many. Two in a billion are as good as never, and cost 20 nats where they happen.
 MOST_STEEP = 20.0
 # What belongs to a class makes a slope larger by at most so much of the inverse temperature. A class that is more
-# confident than all others at one place is not so at the next: with twice as much, single street scenes at dusk lost
+# confident than all others at one site is not so at the next: with twice as much, single street scenes at dusk lost
 # 0.1 nats.
 STEEPER = 0.2
 
@@ -173,7 +173,7 @@ class LinearProblem(ConvexProblem):
         self._bends: dict[int, tuple[Tensor, Tensor]] = {}
 
     def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
-        """Choose the strengths, and the temperature that nu draws to."""
+        """Choose the strengths, and the temperature that nu pulls to."""
         self._strengths = strengths
         # What lam and mu square is zero there: they see no difference between this point and the origin.
         self.anchor = self._calibrator.anchor(inverse_temperature if strengths.nu else 0.0)

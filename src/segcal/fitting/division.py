@@ -1,8 +1,8 @@
 r"""Dividing cases into those that a fit learns from, those it is chosen on, and those that are left for judging it.
 
-The draw is seeded. Cases of one group (patient, video, site) stay together. Groups are taken whole, in random order, as
-long as that brings the part closer to its share. Both the calibration and the validation part get at least one. Folds
-are parts of about the same size, each to be held out once. With validation cases there is one fold: fitted to the
+The split is seeded. Cases of one group (patient, video, site) stay together. Groups are taken whole, in random order,
+as long as that brings the part closer to its share. Both the calibration and the validation part get at least one.
+Folds are parts of about the same size, each to be held out once. With validation cases there is one fold: fitted to the
 calibration cases, measured on those.
 
 **Sites** are parts that differ, each to be held out once: what a calibrator is worth where it has not been. They are
@@ -52,7 +52,7 @@ def divide(cases: Cases, val: float, test: float = 0.0, seed: int = 0) -> Split:
         cases: all cases, with the groups they know.
         val: share for validation of the cases that are not for the test.
         test: share of all cases that the fit does not see at all.
-        seed: seed of the draw.
+        seed: seed of the split.
 
     >>> from segcal import ArrayCases
     >>> cases = ArrayCases([np.zeros((2, 3), "float32")] * 6, [np.zeros(3, int)] * 6)
@@ -125,7 +125,7 @@ def each_fold(
 ) -> Iterator[Fold]:
     """Yield the folds, at most so many, one in memory at a time; none if there is one group and no validation.
 
-    The seed is that of the division and of the voxels that are left out.
+    The seed is that of the split and of the voxels that are left out.
     """
     if validation is not None:
         yield Fold(thinned(source, FOLD_VOXELS, seed), cases, thinned_cases(validation, HELD_VOXELS, seed))

@@ -12,7 +12,7 @@ where Q is the penalty of strength s that the calibrator declares: still a conve
 scaling. However weak the penalty that held-out cases choose, what belongs to a class weighs at least :math:`c / G_p`
 (:data:`PRIOR`). Cases of one site agree on much that does not hold at the next. Of fewer than `FitConfig.evidence`
 groups (or than all, where there are fewer) a variable keeps its value at temperature scaling exactly. Both hold where
-the penalty draws to a temperature, which it does wherever its strength is chosen.
+the penalty pulls to a temperature, which it does wherever its strength is chosen.
 
 The *influence* of a group on the temperature is its change without the group. It is one Newton step from the optimum
 :math:`\beta` of all, with sums of derivatives :math:`g, h` over the voxels of the group and H over all,

@@ -124,7 +124,7 @@ class ConvexProblem(BlockProblem):
         """Return the same objective on few voxels, for a first approach; None where few would mislead it."""
 
     def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
-        """Choose the strengths of the penalty, and the temperature that `nu` draws to."""
+        """Choose the strengths of the penalty, and the temperature that `nu` pulls to."""
 
     def penalty(self, theta: Tensor, block: int = 0) -> tuple[float, Tensor]:
         """Return the penalty of one block at ``theta`` ``(P,)`` and its gradient."""

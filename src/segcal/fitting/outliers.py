@@ -23,7 +23,7 @@ from segcal.fitting.convex_problem import COARSE_TOL, case_terms, solve_temperat
 from segcal.fitting.division import FOLD_VOXELS, groups_of, thinned
 from segcal.fitting.request import FitData
 
-# Set on divisions of cardiac patients: see decision 256.
+# Set on splits of cardiac patients: see decision 256.
 BEYOND, QUARTILE, ROUNDS = 2.0, 75, 3
 CPU = torch.device("cpu")
 

@@ -51,10 +51,10 @@ class ReferenceCase(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LossCurves(msgspec.Struct, frozen=True):
-    """Mean losses of one class at each threshold, and how many draws had the structure.
+    """Mean losses of one class at each threshold, and how many groups had the structure.
 
     Attributes:
-        present: draws in which the structure is there.
+        present: groups in which the structure is there.
         missed: of the voxels of the structure, those below the threshold.
         outranked: of the voxels of the structure, those whose classes down to it have more than the threshold.
         wrong: of the voxels at or above the threshold, those that are not of the structure; the largest share of this

@@ -8,7 +8,7 @@ g over groups,
 
 .. math:: \mathrm{se}^2 = \frac{G}{G - 1} \frac{1}{n^2} \sum_g \Bigl(\sum_{i \in g} (d_i - \bar d)\Bigr)^2 .
 
-Fits to overlapping folds are alike, so differences vary less within a division than between divisions. The variance is
+Fits to overlapping folds are alike, so differences vary less within a split than between splits. The variance is
 raised by :math:`1 + K / (K - 1)` for K folds (Nadeau and Bengio, 2003). With one group it is not known.
 """
 

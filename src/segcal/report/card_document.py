@@ -110,9 +110,9 @@ class Performance(Struct, frozen=True):
 
 
 class Monitoring(Struct, frozen=True):
-    """The labelled cases that new ones are compared with, and in how many groups (draws) they are.
+    """The labelled cases that new ones are compared with, and in how many groups they are.
 
-    `trust_levels` are those of intervals that so many draws support, and of recall and precision. Of `regions`
+    `trust_levels` are those of intervals that so many groups support, and of recall and precision. Of `regions`
     :func:`segcal.decide` alone makes use; :func:`segcal.objects` compares with `object_cases`.
     """
 

@@ -215,7 +215,7 @@ class CalibratorFacts(Struct, omit_defaults=True):
 
 
 class Provenance(Struct, omit_defaults=True, kw_only=True):
-    """The origin of the numbers: data, divisions, seeds, versions."""
+    """The origin of the numbers: data, splits, seeds, versions."""
 
     segcal: str
     fingerprints: dict[str, str]

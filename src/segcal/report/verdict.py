@@ -221,7 +221,7 @@ def _done(facts: Facts, division: PartCounts, why: str) -> str:
     if facts.calibrator == "identity":
         return f"Calibrators were fitted on {division.cal} cases and compared on {division.val} others."
     chosen = f" It was chosen {why}." if why else ""
-    again = f", {division.repeats} times over with other divisions" if division.repeats > 1 else ""
+    again = f", {division.repeats} times over with other splits" if division.repeats > 1 else ""
     tested = f"{division.test} test cases that had no part in the fit they judge{again}"
     if division.seen:
         tested = f"{division.test} cases, of which {division.seen} had a part in the fit: hold cases out to judge it"

@@ -125,7 +125,7 @@ class CaseCache:
     def read(self, about: str, case_id: str) -> Any:
         """Return the result of a case; raise what it failed with."""
         path, start, line = self.entries[about, case_id]
-        check_memory(path, line.size, memory_limit(), "Run the part again.")
+        check_memory(path, line.size, memory_limit(), "Run the shard again.")
         with path.open("rb") as file:
             file.seek(start)
             content = file.read(line.size)
@@ -161,7 +161,7 @@ class CaseCache:
 
 def _damaged(path: Path, reason: str) -> InputError:
     return InputError(
-        f"{path} is damaged ({reason}), but results of a part are needed. Remove the file and run the part again."
+        f"{path} is damaged ({reason}), but results of a shard are needed. Remove the file and run the shard again."
     )
 
 

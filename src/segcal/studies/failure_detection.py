@@ -94,7 +94,7 @@ class FailureRow(Struct):
 
 
 class FailurePlace(Struct):
-    """The ways to rank the cases of one place, and how many cases and bad ones there are."""
+    """The ways to rank the cases of one site, and how many cases and bad ones there are."""
 
     cases: int
     bad: int
@@ -102,14 +102,14 @@ class FailurePlace(Struct):
 
 
 class FailureData(Struct):
-    """By task, or task and place, the rankings."""
+    """By task, or task and site, the rankings."""
 
     tau: float
     places: dict[str, FailurePlace]
 
 
 def _run(setting: Setting) -> FailureData:
-    """Rank the test cases of every task, and those of the places it was tested on."""
+    """Rank the test cases of every task, and those of the sites it was tested on."""
     places: dict[str, FailurePlace] = {}
     for task in setting.tasks:
         if not setting.pipelines(task.name, "mean_logits"):

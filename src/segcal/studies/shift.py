@@ -1,4 +1,4 @@
-"""Calibrators that were fitted in one place, and tested in others: tasks of `test_on`.
+"""Calibrators that were fitted at one site, and tested at others: tasks of `test_on`.
 
 *Domain shift* has the layout of the selective-scaling paper's Tables 1 and 2. A row is a dataset and model (here: a
 pooling of the ensemble), a column a calibrator. The numbers are ECE, beside the mean intersection over union of the
@@ -98,7 +98,7 @@ def _domain_tables(data: DomainShiftData) -> dict[str, Table]:
 
 
 class ShiftedNumbers(Struct, omit_defaults=True):
-    """The numbers of a pipeline in one place, and how they changed against the clean cases (not for these)."""
+    """The numbers of a pipeline at one site, and how they changed against the clean cases (not for these)."""
 
     metrics: dict[str, Estimate]
     change: dict[str, Difference] | None = None
@@ -112,7 +112,7 @@ class CorruptedImage(Struct):
 
 
 class ShiftedTask(Struct):
-    """By pipeline and place ("" is clean) the numbers, and an example if there is an image."""
+    """By pipeline and site ("" is clean) the numbers, and an example if there is an image."""
 
     pipelines: dict[str, dict[str, ShiftedNumbers]]
     example: CorruptedImage | None
@@ -135,7 +135,7 @@ def _compare_copies(setting: Setting, task: Task) -> ShiftedTask | None:
 
 
 def _same_cases(setting: Setting, task: str, target: str) -> bool:
-    """Return whether the target was tested on cases of the task's own tests: a copy, and not another place."""
+    """Return whether the target was tested on cases of the task's own tests: a copy, and not another site."""
     own, there = (
         {
             each.unit.repeat: set(each.header.test)

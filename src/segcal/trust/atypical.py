@@ -13,9 +13,9 @@ one number in one direction, the same in all new rows, makes none of them atypic
 
 Cases also have a *composition*, the class frequencies that the model predicts in them (:class:`Compositions`). The
 distance of two compositions is that of :math:`\sqrt{f}` (Hellinger's, as of the clusters of
-:mod:`segcal.fitting.division`). The score of a draw is its distance from the k-th nearest other, with k a quarter of
-the reference, or five. A quarter of the draws can form a cluster of its own. A few new draws of one kind do not hide
-each other. Whichever draw is the new one, the scores are the same, so their ranks are p-values too. Draws of one group
+:mod:`segcal.fitting.division`). The score of a group is its distance from the k-th nearest other, with k a quarter of
+the reference, or five. A quarter of the groups can form a cluster of its own. A few new groups of one kind do not hide
+each other. Whichever group is the new one, the scores are the same, so their ranks are p-values too. Cases of one group
 are no neighbours of each other.
 """
 
@@ -33,14 +33,14 @@ from segcal.trust.estimates import Floats, SumTable
 FARTHEST = 20.0
 # Numbers are shares or logarithms: what differs by less differs by its arithmetic.
 LEAST = 1e-4
-# Of few draws so many are neighbours: the first new draws of one kind must not hide each other.
+# Of few groups so many are neighbours: the first new groups of one kind must not hide each other.
 FEWEST = 5
 # Beyond these digits distances differ by their arithmetic.
 DIGITS = 9
 
 
 class Statistics(NamedTuple):
-    """Rows of numbers, one per draw, and what each column is."""
+    """Rows of numbers, one per group, and what each column is."""
 
     draws: tuple[str, ...]
     names: tuple[str, ...]
@@ -48,7 +48,7 @@ class Statistics(NamedTuple):
 
 
 def statistics_of(table: SumTable, titles: Sequence[str], together: bool = True) -> Statistics:
-    """Return the statistics of a table; cases of one group are one draw, the mean of their rows.
+    """Return the statistics of a table; cases of one group are one row, their mean.
 
     `titles` name the classes; with `together` False every case has a row of its own. A number that is not known is NaN.
     Numbers have the six digits that a stream keeps of them: those of the reference and of new cases must be the same.
@@ -148,7 +148,7 @@ def most_unusual(reference: Floats, rows: Floats, names: Sequence[str], among: i
 
 
 class Compositions:
-    """Class frequencies of draws, to which others are added one after the other."""
+    """Class frequencies of groups, to which others are added one after the other."""
 
     def __init__(self, rows: Floats, groups: tuple[str, ...] | None = None) -> None:
         """Take the reference: frequencies ``(draws, classes)``, and the group of each; its own if not given."""
@@ -159,7 +159,7 @@ class Compositions:
             self.scores(row, None if groups is None else groups[place], keep=True)
 
     def scores(self, row: Floats, group: str | None = None, keep: bool = False) -> Floats:
-        """Return the scores of all draws with a new one, which is the last; `keep` it among them."""
+        """Return the scores of all groups with a new one, which is the last; `keep` it among them."""
         point = np.sqrt(row / row.sum())
         off = np.round(np.sqrt(((self._points - point) ** 2).sum(1)), DIGITS)
         if group is not None:

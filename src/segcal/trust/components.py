@@ -50,7 +50,7 @@ class CaseObjects:
 
     Attributes:
         case: its id.
-        group: what it belongs to; a group is one draw.
+        group: what it belongs to; a group counts once.
         voxel: the size of a voxel in `unit`, "ml" or "voxels".
         table: one row per object, `OF_OBJECT`; NaN is not known.
         places: the same rows: centroid, first voxel and the one behind the last, along each axis of the array.

@@ -1,19 +1,19 @@
-r"""Conformal inference over draws: what earlier draws say of the next one, whatever their distribution.
+r"""Conformal inference over groups: what earlier groups say of the next one, whatever their distribution.
 
-A draw is a group (patient, site, video), or a case that belongs to none. Of K earlier draws and a new one that are
-exchangeable, each is the atypical one with the same chance :math:`1 / (K + 1)`. A draw of several cases shares its
-chance among them (Lee, Barber and Willett, 2023, "hierarchical conformal prediction"). With one case per draw this is
+A case that belongs to no group (patient, site, video) is a group of its own. Of K earlier groups and a new one that are
+exchangeable, each is the atypical one with the same chance :math:`1 / (K + 1)`. A group of several cases shares its
+chance among them (Lee, Barber and Willett, 2023, "hierarchical conformal prediction"). With one case per group this is
 split conformal prediction. Case i in a group of n cases has the weight :math:`w_i = 1 / ((K + 1) n_{g(i)})`. So for a
 case that is drawn at random from a new group:
 
 - its score is at most the smallest s with :math:`\sum_i w_i [s_i \le s] \ge L`, with probability at least L
-  (:func:`quantile`). With one case a draw it is the :math:`\lceil (K + 1) L \rceil`-th smallest;
+  (:func:`quantile`). With one case a group it is the :math:`\lceil (K + 1) L \rceil`-th smallest;
 - :math:`p = \sum_i w_i [s_i \ge s] + 1 / (K + 1)` is at most a with probability at most a (:func:`p_value`);
 - for losses in [0, 1] that do not grow along a grid, the first place of the grid with
   :math:`\frac{K}{K + 1} \bar\ell + \frac{1}{K + 1} \le a` has an expected loss of at most a (:func:`first_controlled`;
   Angelopoulos et al., 2024, "conformal risk control"). The mean is over groups of the mean over their cases.
 
-All three are averages over draws of earlier and new groups. Every group counts the same, whatever its number of cases:
+All three are averages over earlier and new groups. Every group counts the same, whatever its number of cases:
 it is the mean over groups of the share of their cases. They are no promises for one case, one reference, or the share
 of all cases together. The last is another number where large groups are harder than small ones.
 
@@ -48,7 +48,7 @@ SLACK = 1e-9
 
 
 def draws_needed(level: float) -> int:
-    """Return the least number of draws that can support a level: 1 / (1 - level) - 1.
+    """Return the least number of groups that can support a level: 1 / (1 - level) - 1.
 
     >>> draws_needed(0.9), draws_needed(0.95), draws_needed(0.5)
     (9, 19, 1)
@@ -57,7 +57,7 @@ def draws_needed(level: float) -> int:
 
 
 def proved_level(level: float, draws: int, size: int) -> float:
-    """Return the coverage that is proved for CV+ at a level, with folds of `size` of so many draws.
+    """Return the coverage that is proved for CV+ at a level, with folds of `size` of so many groups.
 
     >>> proved_level(0.9, 20, 2), round(proved_level(0.9, 20, 4), 3)
     (0.8, 0.733)
@@ -68,7 +68,7 @@ def proved_level(level: float, draws: int, size: int) -> float:
 
 
 def count_draws(groups: Sequence[str]) -> int:
-    """Return how many draws there are."""
+    """Return how many groups there are."""
     return len(set(groups))
 
 
@@ -91,7 +91,7 @@ def weights(groups: Sequence[str]) -> NDArray[np.float64]:
 
 
 def quantile(scores: ArrayLike, groups: Sequence[str], level: float) -> float:
-    """Return what a new score exceeds with probability at most 1 - level; infinite where the draws are too few."""
+    """Return what a new score exceeds with probability at most 1 - level; infinite where the groups are too few."""
     values = np.asarray(scores, np.float64)
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights(groups)[order]) if len(values) else np.zeros(0)
@@ -109,7 +109,7 @@ def first_controlled(losses: ArrayLike, draws: int, share: float) -> int | None:
     """Return the first place of a grid whose expected loss is at most a share; None if there is none.
 
     Args:
-        losses: the mean loss over earlier draws at each place, in [0, 1], not growing.
+        losses: the mean loss over earlier groups at each place, in [0, 1], not growing.
         draws: how many they were.
         share: the bound.
     """

@@ -17,7 +17,7 @@ labels. With :math:`r_i = |t_i - e_i| / s_i` and q the conformal quantile of r a
 fitted, so the promise is exact whatever e and s are; good ones make it narrow:
 
 - Dice: e is the expected Dice D, or the mean Dice A of the pairs of members if that is lower. A mask is rarely better
-  than the agreement of its members. :math:`s = 1 - D A + 0.02`. Draws are cases whose mask is not empty. Of an empty
+  than the agreement of its members. :math:`s = 1 - D A + 0.02`. Only cases whose mask is not empty count. Of an empty
   mask nothing is said: it is right or wrong as a whole, and the interval is 0 to 1.
 - Volume: :math:`e = \sum p` and :math:`s = \sqrt{1 + \sum p (1 - p)}`, the spread of independent voxels; the quantile
   measures how much wider their dependence makes it. It does not go below 0.
@@ -28,7 +28,7 @@ fold of i. The interval is that of CV+ (:mod:`segcal.trust.conformal`). It goes 
 
 Labelled cases also put what is estimated at :math:`e + s (t_i - e_i) / s_i`, each with its weight. The median of these
 is the corrected estimate: e without the error that it usually has. Their share below tau is the chance of a Dice below
-tau, half a draw added for what was not seen. The interval stays that of e, which the correction has no part in.
+tau, half a group added for what was not seen. The interval stays that of e, which the correction has no part in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -141,7 +141,7 @@ class SumTable:
 
 
 class Span(NamedTuple):
-    """An estimate with its interval; infinite ends where the draws do not support the level."""
+    """An estimate with its interval; infinite ends where the groups do not support the level."""
 
     value: float
     low: float
@@ -163,11 +163,11 @@ class Errors:
 
     @property
     def draws(self) -> int:
-        """The number of draws."""
+        """The number of groups."""
         return count_draws(self.groups)
 
     def supports(self, level: float) -> bool:
-        """Return whether there are enough draws for a level."""
+        """Return whether there are enough groups for a level."""
         return self.draws >= draws_needed(level)
 
     def span(self, value: ArrayLike, scale: ArrayLike, level: float, least: float, most: float = np.inf) -> Span:
@@ -203,9 +203,9 @@ class BadMasks:
     folds: tuple[int, ...] = ()
 
     def p_value(self, value: ArrayLike, level: float) -> float | None:
-        """Return how often a bad mask has an expected Dice this high; None with too few draws for a level.
+        """Return how often a bad mask has an expected Dice this high; None with too few groups for a level.
 
-        If masks pass only where this is at most 1 - level, at most 1 - level of bad masks pass, on average over draws.
+        If masks pass only where this is at most 1 - level, at most 1 - level of bad masks pass, on average over groups.
         """
         if count_draws(self.groups) < draws_needed(level):
             return None
@@ -225,7 +225,7 @@ def _judged(values: ArrayLike, labelled: Errors | BadMasks) -> Floats:
 
 
 def chance_of(found: NDArray[np.bool_], groups: Sequence[str]) -> float:
-    """Return how often something was found, by draws, half a draw added for what was not seen."""
+    """Return how often something was found, by groups, half a group added for what was not seen."""
     return float(weights(groups)[found].sum() + 0.5 / (count_draws(groups) + 1))
 
 

@@ -2,7 +2,7 @@
 
 A mask passes only if all of these hold; what does not hold is a reason, and they stand in this order:
 
-- enough labelled draws have a mask of the structure, and not all of those masks were bad (a Dice below tau);
+- enough labelled groups have a mask of the structure, and not all of those masks were bad (a Dice below tau);
 - the chance of a bad mask that the row itself states is at most 1 - level;
 - where enough labelled masks were bad, at most 1 - level of those have an expected Dice this high. So at most 1 - level
   of bad masks pass (:class:`segcal.trust.estimates.BadMasks`). Else the interval ends above tau, so that at most 1 -
@@ -10,10 +10,10 @@ A mask passes only if all of these hold; what does not hold is a reason, and the
 - the case is not unlike the labelled ones, nor are its class frequencies, and the members disagree no more than on
   those.
 
-An empty mask is right or wrong as a whole. It passes only if labelled draws with an empty mask of the structure show
+An empty mask is right or wrong as a whole. It passes only if labelled groups with an empty mask of the structure show
 that it is rarely wrong. With K of them, in a share m of which the structure was there, :math:`(K m + 1) / (K + 1)` must
 be at most 1 - level. By conformal risk control, at most 1 - level of empty masks then pass where the structure is
-there. This is an average over draws that have one.
+there. This is an average over groups that have one.
 
 What is no reason for a review, but should be known, stands behind the reasons: an interval that says nothing.
 """
@@ -88,7 +88,7 @@ class Judge:
         if draws < needed:
             possible = f"level={math.floor(100 * draws / (draws + 1)) / 100:g}"
             raise InputError(
-                f"level is {level:g}, but the reference has {draws} draws (cases, or groups of cases) and {needed} are "
+                f"level is {level:g}, but the reference has {draws} groups (or single cases) and {needed} are "
                 f"needed. Use {possible} or less, or learn from more cases."
             )
         titles = class_titles(fitted.class_names, len(reference.curves))
@@ -123,12 +123,12 @@ class Judge:
 
     @property
     def draws(self) -> int:
-        """The number of draws of the reference."""
+        """The number of groups of the reference."""
         return count_draws(self.reference.groups)
 
     @property
     def fewest(self) -> int:
-        """The fewest draws that any interval rests on."""
+        """The fewest groups that any interval rests on."""
         found = [self.dice[number].draws for number in self.structures if self.dice[number].supports(self.level)]
         return min([self.draws, *found])
 
@@ -202,7 +202,7 @@ class Judge:
         chance = errors.chance_below(values, scales, self.tau[number])
         if not errors.supports(self.level):
             needed = draws_needed(self.level)
-            why = f"the structure is in {errors.draws} reference draws, {needed} are needed"
+            why = f"the structure is in {errors.draws} reference groups, {needed} are needed"
             return _DiceVerdict(Span(value, math.nan, math.nan), chance, [why], [UNCORRECTED], False)
         span = errors.span(values, scales, self.level, 0.0, 1.0)
         better = min(max(errors.corrected(values, scales, 0.0, 1.0), span.low), span.high)
@@ -242,10 +242,10 @@ class Judge:
         chance = chance_of(missed, groups) if draws else None
         reasons = []
         if draws < needed:
-            reasons = [f"empty, as in {draws} reference draws; {needed} are needed to know whether that is right"]
+            reasons = [f"empty, as in {draws} reference groups; {needed} are needed to know whether that is right"]
         elif weights(groups)[missed].sum() + 1 / (draws + 1) > 1 - self.level + SLACK:
             share = weights(groups)[missed].sum() / weights(groups).sum()
-            reasons = [f"empty, and the structure was there in {100 * share:.0f} % of {draws} such reference draws"]
+            reasons = [f"empty, and the structure was there in {100 * share:.0f} % of {draws} such reference groups"]
         return _DiceVerdict(dice, chance, reasons, [], False)
 
     def _disagreement(self, one: SumTable, number: int) -> list[str]:

@@ -260,7 +260,7 @@ def losses_of(histograms: Floats) -> Floats:
 
 
 def _curves(losses: NDArray[np.float32], groups: list[str]) -> LossCurves:
-    """Return the mean losses of one class over draws, from those ``(cases, 3, thresholds)`` of its cases."""
+    """Return the mean losses of one class over groups, from those ``(cases, 3, thresholds)`` of its cases."""
     there = np.flatnonzero(~np.isnan(losses[:, 0, 0]))
     own = [groups[place] for place in there]
     missed, outranked = (written_numbers(mean_over_draws(losses[there, k], own)) if own else "" for k in (0, 1))

@@ -103,11 +103,11 @@ def folds_of(groups: Sequence[str] | np.ndarray, count: int) -> np.ndarray:
 
 
 class StructureModel(NamedTuple):
-    """The model of the objects of one structure: how it was learned, of how many objects, real ones and draws.
+    """The model of the objects of one structure: how it was learned, of how many objects, real ones and groups.
 
     `chance` and `dice` are None where no labelled case has an object. `least` is the probability from which one is
-    listed (infinite: none is; None: too few draws), and `spread` the q of sizes. `missed` is the mean and `missed_most`
-    the quantile of missed objects (infinite: too few draws).
+    listed (infinite: none is; None: too few groups), and `spread` the q of sizes. `missed` is the mean and
+    `missed_most` the quantile of missed objects (infinite: too few groups).
     """
 
     how: str
@@ -131,8 +131,8 @@ def structure_models(
     rows, needed = np.concatenate(tables), FEWEST_GROUPS * (1 + proved)
     if len(set(groups)) < needed or not len(rows):
         raise InputError(
-            f"the calibrator remembers {len(rows)} objects of {len(set(groups))} draws (cases, or groups of cases), "
-            f"but objects of {needed} draws are needed. Learn from more labelled cases."
+            f"the calibrator remembers {len(rows)} objects of {len(set(groups))} groups (or single cases), "
+            f"but objects of {needed} groups are needed. Learn from more labelled cases."
         )
     judged = folds_of(groups, 2) == 1 if proved else np.ones(len(groups), bool)
     owners = np.repeat(np.arange(len(tables)), [len(each) for each in tables])
@@ -189,7 +189,7 @@ def _held_out(features: Floats, targets: Floats, folds: np.ndarray, strength: fl
 
 
 def _least(owners: np.ndarray, groups: np.ndarray, scores: Floats, real: Floats, fdr: float) -> float | None:
-    """Return the smallest threshold whose lists have a false share of at most `fdr`, on average over draws."""
+    """Return the smallest threshold whose lists have a false share of at most `fdr`, on average over groups."""
     cases, place = np.unique(owners, return_inverse=True)
     listed = (scores[:, None] >= THRESHOLDS).astype(np.float64)
     counts, wrong = np.zeros((2, len(cases), len(THRESHOLDS)))

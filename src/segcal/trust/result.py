@@ -127,7 +127,7 @@ class Trust(Printed):
         level: of all intervals and bounds.
         tau: the Dice below which a mask is bad; by structure, if they differ.
         source: how the reference cases stand to the fit: "held out", "validation" or "out of fold".
-        draws: how many draws (cases, or groups of them) the reference has.
+        draws: how many groups (or single cases) the reference has.
         promise: in words, what the intervals promise.
         alarms: in words, what has changed since the fit (:mod:`segcal.trust.alarms`); mostly nothing.
     """

@@ -6,7 +6,7 @@ where no other class is strictly above it):
 .. math:: \sum m, \quad \sum p, \quad \sum p m, \quad \sum p (1 - p),
 
 and for the case the entropy, the confidence and the members' disagreement. These are made without labels, over every
-voxel that was predicted, so that a labelled case and a new one are the same draw. Labels :math:`y_v` add
+voxel that was predicted, so that a labelled case and a new one are treated alike. Labels :math:`y_v` add
 :math:`\sum y`, :math:`\sum m y` and :math:`\sum m` over the voxels that have one, and three histograms over the
 thresholds of :data:`THRESHOLDS`. Two are of the voxels of a structure: by its probability, and by that of all classes
 above it and its own. The third is of all voxels by its probability. Every promise of :mod:`segcal.trust.guarantees` is
@@ -62,7 +62,7 @@ class CaseSums:
 
     Attributes:
         case: its id.
-        group: what it belongs to; a group is one draw.
+        group: what it belongs to; a group counts once.
         unit: of the size of a voxel: "ml", or "voxels" where the spacing is not known and of 2-D images, which have no
             volume.
         alone: the numbers of the case, :data:`segcal.fitting.reference.OF_CASE`. Entropy and disagreement are sums over
