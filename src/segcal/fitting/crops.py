@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.local_temperature import LookAround, with_margin
+from segcal.calibrators.local_temperature import SeesNeighbours, with_margin
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.parallel import Failures
 from segcal.checks import check_planes, check_volume
@@ -45,7 +45,7 @@ class Window(NamedTuple):
     image_channels: int = 0
 
     @classmethod
-    def of(cls, calibrator: LookAround) -> "Window":
+    def of(cls, calibrator: SeesNeighbours) -> "Window":
         """Return the window that suits a calibrator."""
         widths = [width for width in calibrator.margin(3) if width]
         return cls(len(widths), SIDE[len(widths)], widths[0], calibrator.options.get("image_channels", 0))
