@@ -247,7 +247,7 @@ class TestElsewhere:
         assert f"written to file://{tmp_path}/p: next comes segcal merge" in part.out
         again = run("evaluate", *places, *folders.options, "-o", f"file://{tmp_path / 'there'}")
         assert again.code == 2
-        assert "holds results already, but nothing there is overwritten. Name a new place." in again.err
+        assert "holds results already, but nothing there is overwritten. Name a new target." in again.err
 
 
 def test_a_url_of_an_unknown_kind_is_one_sentence(folders, run):

@@ -100,7 +100,7 @@ class FlipCount:
 
 
 class PartCounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The numbers of cases with each part, and of repeats; `seen` tested ones had a part in the fit (None: never)."""
+    """The numbers of cases of each use, and of repeats; `seen` tested ones had a part in the fit (None: never)."""
 
     cal: int
     val: int
