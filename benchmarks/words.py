@@ -1,9 +1,9 @@
 """Count what makes prose hard to read: ``python -m benchmarks.words [ROOT] [--list]``.
 
 Counted in `docs/` (Markdown without code, tables and links' targets) and in `src/` (docstrings, comments and strings
-with a space in them): forbidden words of ``docs/internals/glossary.md``, also in names; ambiguous words, without the
-uses that the glossary calls legitimate; sentences of more than 25 words; docstrings that begin with What, How, Who or
-Which; words in docs (as ``wc -w``); public names.
+with a space in them, also of the scripts of the report): forbidden words of ``docs/internals/glossary.md``, also in
+names; ambiguous words, without the uses that the glossary calls legitimate; sentences of more than 25 words; docstrings
+that begin with What, How, Who or Which; words in docs (as ``wc -w``); public names.
 
 ``--list`` prints every forbidden and every ambiguous word with its line.
 """
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 # Uses in which each word has one meaning, as the third table of the glossary lists them; to draw is to sample.
 LEGITIMATE = re.compile(
     r"\b(?:parts? of|in (?:\w+ )?parts|(?:no|had|takes?) (?:a |no )?part(?: in)?|changes? places|(?:last|first) places?"
-    r"|(?:in|into|to|takes?) (?:the |its |their |this )*places?(?: of)?|division by|--\S+"
+    r"|(?:in|into|to|takes?) (?:the |its |their |this )*places?(?: of)?|division by"
     r"|(?:is|are|was|were|be|been|it|that|to|may|can|must|of|carefully|not|and) (?:re)?drawn?"
     r"|drawn (?:at|from|with|of|in|regardless|anew|once|by)"
     r"|[Dd]raws? (?:a|an|the|one|many|few|as|every|each|and|from|with|whole|voxels|tiles|three|four|its?|so|again)\b)"
@@ -104,16 +104,30 @@ def names(module: Path) -> Iterator[tuple[int, str]]:
 
 
 def ambiguous(text: str) -> list[str]:
-    """Return the ambiguous words of a text that stand in no legitimate use."""
+    """Return the ambiguous words of a text, without names of fields and options, doctests and legitimate uses."""
+    text = re.sub(
+        r"^\s*(?:>>>|\.\.\.) .*$|^\s*(?:parts?|draws?|places?): |\{[^}]*\}|--\S+", "", text, flags=re.MULTILINE
+    )
     return AMBIGUOUS.findall(LEGITIMATE.sub("", " ".join(text.split())))
+
+
+def page_texts(script: Path) -> Iterator[tuple[int, str]]:
+    """Yield the strings with a space of a script of the report, with their lines."""
+    for number, line in enumerate(script.read_text("utf-8").splitlines(), 1):
+        for text in re.findall(r"'[^']* [^']*'|`[^`]* [^`]*`", line):
+            yield number, text
 
 
 def found(pattern: re.Pattern[str], root: Path = ROOT) -> list[str]:
     """Return each forbidden word of pages, texts and names, after its file and line."""
-    lines = []
-    for path in (path for paths in modules(root).values() for path in paths):
-        for line, text in (*texts(path), *names(path)):
-            lines += [f"{path.relative_to(root)}:{line}: {match[0]}" for match in pattern.finditer(text)]
+    read = {path: (*texts(path), *names(path)) for paths in modules(root).values() for path in paths}
+    read |= {path: tuple(page_texts(path)) for path in sorted((root / "src").rglob("*.js"))}
+    lines = [
+        f"{path.relative_to(root)}:{line}: {match[0]}"
+        for path, said in read.items()
+        for line, text in said
+        for match in pattern.finditer(text)
+    ]
     for path in pages(root):
         text = prose(path)
         for match in pattern.finditer(text):

@@ -173,7 +173,7 @@ def test_what_cannot_be_written_is_named(tmp_path):
     assert run(LIMITED, tmp_path / "scores.npy") == 0
     assert names(tmp_path) == []
     (tmp_path / "folder").mkdir()
-    match = r"folder could not be written \(Is a directory\), but it is needed\. Make room or choose another place, and"
+    match = r"folder could not be written \(Is a directory\), but it is needed\. Make room or choose another target,"
     with pytest.raises(NotWrittenError, match=match), written(tmp_path / "folder") as beside:
         np.array(1).tofile(beside)
 

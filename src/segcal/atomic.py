@@ -152,7 +152,7 @@ def naming(path: Path) -> Iterator[None]:
             raise error.__context__ from None
         raise NotWrittenError(
             f"{path} could not be written ({error.strerror or str(error)[:200]}), but it is needed. "
-            "Make room or choose another place, and run the command again."
+            "Make room or choose another target, and run the command again."
         ) from None
 
 

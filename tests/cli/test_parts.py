@@ -80,7 +80,7 @@ def test_a_part_says_what_it_is_and_what_comes_next(folders, run, tmp_path, lear
     call = [*COMMANDS["audit"](folders, learned), "-o", tmp_path / "part", "--num-parts", 4, "--part-id", 3]
     expected = {"part": 3, "of": 4, "cases": 1, "output": str(tmp_path / "part"), "failed": {}}
     assert run(*call, "--json").document == expected
-    assert "part 3 of 4, 1 case, written to" in run(*call).out
+    assert "shard 3 of 4, 1 case, written to" in run(*call).out
     facts = json.loads((tmp_path / "part" / FOLDER / FACTS).read_text())
     assert (facts["part"], facts["of"], facts["cases"], facts["finished"]) == (3, 4, 6, True)
 
@@ -148,7 +148,7 @@ def test_a_part_that_did_not_finish_is_damaged_or_stale_is_refused(folders, run,
 
 
 NO_DASK = (
-    "--part-id is given with --engine dask, but one process does a part. Leave one of the two out; --workers helps "
+    "--part-id is given with --engine dask, but one process does a shard. Leave one of the two out; --workers helps "
     "with a part."
 )
 
@@ -247,7 +247,7 @@ class TestElsewhere:
         assert f"written to file://{tmp_path}/p: next comes segcal merge" in part.out
         again = run("evaluate", *places, *folders.options, "-o", f"file://{tmp_path / 'there'}")
         assert again.code == 2
-        assert "holds results already, but nothing there is overwritten. Name a new place." in again.err
+        assert "holds results already, but nothing there is overwritten. Name a new target." in again.err
 
 
 def test_a_url_of_an_unknown_kind_is_one_sentence(folders, run):

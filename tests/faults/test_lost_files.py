@@ -19,7 +19,7 @@ from tests.faults.places import files_of
 
 EVALUATE = "evaluate predictions labels --kind logits --overwrite"
 INPUT = "is one of the inputs, but they are never overwritten. Choose another name."
-AMONG = "which are read, but results would be mixed with them. Name another place."
+AMONG = "which are read, but results would be mixed with them. Name another target."
 # A command that names an input, in some spelling, as a target; and what is said of it.
 REPLACING = {
     f"{EVALUATE} --csv predictions/a.npy": INPUT,

@@ -98,7 +98,7 @@ def test_the_command_is_the_user_s(part, work, run):
     assert [path.name for path in (work / "out").iterdir()] == ["check.json"]
     assert not (work / "elsewhere").exists()
     assert run(f"merge part -o other -- {CHECK} --ignore 7")[1].startswith(
-        "error: part was made with another ignore (null, not 7), but the command must be the one that made the parts."
+        "error: part was made with another ignore (null, not 7), but the command must be the one that made the shards."
     )
     assert made.is_dir()
 
@@ -181,7 +181,7 @@ def test_blocks_that_are_links_or_pipes_are_refused(part, work, run):
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
-        ({"of": 2**62}, f"of {2**62} parts {2**62 - 1} are missing (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...)"),
+        ({"of": 2**62}, f"of {2**62} shards {2**62 - 1} are missing (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...)"),
         ({"of": -1}, "is damaged (Expected `int` >= 0 - at `$.of`)"),
         ({"part": 7}, "part is shard 7 of 1, but they count from 0. Run it again."),
         ({"settings": [], "part": "0"}, "is damaged (Expected"),

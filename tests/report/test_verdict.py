@@ -64,7 +64,7 @@ def test_an_improvement_is_told_with_its_interval_and_its_cases():
     assert "overconfident by 3.1 points" in text
     assert "5.00 % → 2.00 % (change −3.00 points; 95 % interval −4.00 to −2.00 points; better in 25 of 30" in text
     assert "0 of 1,000,000 voxels. With this calibrator it cannot change" in text
-    assert "93.5 % sure and right in 93.1 %" in text
+    assert "mean confidence of 93.5 % (before: 96.2 %) and is right in 93.1 %" in text
     assert "fitted on 10 cases" in text
     assert "chosen on 5 validation cases." in text
     several = text_of(verdict_of(facts(), with_other(COUNTS, repeats=3)))
@@ -116,14 +116,14 @@ def test_limits_name_shifts_few_cases_and_what_was_not_tested():
 def test_confidences_that_were_only_measured_have_a_verdict_too():
     assert "overconfident by 3.0 points" in measured_verdict(MeanCalibration(0.95, 0.92), 30).headline
     assert "underconfident" in measured_verdict(MeanCalibration(0.9, 0.92), 30).headline
-    assert "as sure as it is right" in measured_verdict(MeanCalibration(0.92, 0.92), 30).headline
+    assert "calibrated on average" in measured_verdict(MeanCalibration(0.92, 0.92), 30).headline
 
 
 def test_shares_near_the_ends_are_not_rounded_to_them():
     text = text_of(verdict_of(replace(facts(), everywhere=MeanCalibration(0.99996, 0.5))))
-    assert "was 99.996 % sure" in text
+    assert "had a mean confidence of 99.996 % and was right" in text
     sure = replace(facts(), everywhere=MeanCalibration(0.99999999, 0.5))
-    assert "more than 99.999 % sure" in text_of(verdict_of(sure))
+    assert "mean confidence of more than 99.999 % and" in text_of(verdict_of(sure))
 
 
 def test_an_effect_needs_its_whole_interval_on_one_side():

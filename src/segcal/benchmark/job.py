@@ -1,7 +1,7 @@
 """Jobs: divide the cases of a task, fit its pipelines with one pooling, and test them, one case in memory at a time.
 
-A unit's digest covers what decides its numbers and nothing else: not the other pipelines, not the place of the files,
-not the bootstrap. So a protocol can grow by a pipeline, a repeat or a task, and only what is new is computed.
+A unit's digest covers what decides its numbers and nothing else: not the other pipelines, not the location of the
+files, not the bootstrap. So a protocol can grow by a pipeline, a repeat or a task, and only what is new is computed.
 
 Units that share their cases are one job: a task in a repeat with a pooling. It reads its voxels once, fits all its
 pipelines, and tests all of them on a case while it is in memory.

@@ -39,7 +39,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_table(table: object, where: str, kind: type[Record]) -> Record:
-    """Return a table as a Struct; `where` is its place in the file, for messages."""
+    """Return a table as a Struct; `where` is its position in the file, for messages."""
     if not isinstance(table, dict):
         raise InputError(
             f"protocol has {where} = {table!r}, but a table is needed. Write {_heading(where)} and keys below it."

@@ -41,10 +41,10 @@ convolution (``gate_init="zeros"`` reproduces it). Softplus replaces the ReLU, w
 = 2.
 
 **The margin.** A voxel's result depends on a window around it. Near the border the image is continued by reflection; an
-axis that is too short to be reflected is continued by its last value. :meth:`LookAround.inner_scores` takes logits that
-have the margin already and returns the scores of what is inside it. So a whole image and a piece cut out of it go the
-same way. :mod:`segcal.evaluation.slabs` applies a calibrator piece by piece, with the same result and bounded memory.
-Training sees crops as if they were whole.
+axis that is too short to be reflected is continued by its last value. :meth:`SeesNeighbours.inner_scores` takes logits
+that have the margin already and returns the scores of what is inside it. So a whole image and a piece cut out of it go
+the same way. :mod:`segcal.evaluation.slabs` applies a calibrator piece by piece, with the same result and bounded
+memory. Training sees crops as if they were whole.
 """
 
 import math
@@ -158,7 +158,7 @@ class TemperatureTree(nn.Module):
         return found.reshape(batch, depth, *found.shape[1:]).movedim(1, 2)
 
 
-class LookAround(Calibrator):
+class SeesNeighbours(Calibrator):
     """A calibrator whose temperatures are made by a tree of convolutions, so that voxels see their neighbours."""
 
     pointwise = False
@@ -201,7 +201,7 @@ class LookAround(Calibrator):
         self.tree.set_constant(before_positive(temperature))
 
 
-class LocalTemperatureScaling(LookAround):
+class LocalTemperatureScaling(SeesNeighbours):
     """Divide the logits of every voxel by a temperature of its own.
 
     Args:
@@ -242,7 +242,7 @@ class LocalTemperatureScaling(LookAround):
         return positive(values)
 
 
-class ImageTemperatureScaling(LookAround):
+class ImageTemperatureScaling(SeesNeighbours):
     """Divide all logits of an image by one temperature, which the image's log-probabilities decide.
 
     Args:

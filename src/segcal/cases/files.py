@@ -129,7 +129,7 @@ class FileCases(Cases):
         image_folder: where images are, or None.
         ignore: the label that does not count.
         has_labels: whether there are labels, in a folder of their own or with the scores.
-        ignore_geometry: whether files of one case may say that they lie in different places.
+        ignore_geometry: whether files of one case may say that they lie at different positions.
         footprint: what is done to a case, and the memory for it; a case that needs more is refused before it is read.
     """
 

@@ -210,7 +210,7 @@ def upload(folder: Path, url: str) -> None:
     try:
         begun = _names(fs, root)
         if begun - {UNFINISHED} and (UNFINISHED not in begun or fs.cat_file(mark) != found):
-            raise InputError(f"{url} holds other results, but nothing there is overwritten. Name a new place.")
+            raise InputError(f"{url} holds other results, but nothing there is overwritten. Name a new target.")
         fs.makedirs(root, exist_ok=True)
         done.append(mark)
         fs.pipe_file(mark, found)
@@ -243,7 +243,7 @@ def check_new(url: str) -> None:
     except Exception as error:  # whatever a network or a library for it raises
         raise InputError(f"{url} does not answer ({_reason(error)}), but results go there. Check the URL.") from None
     if there and UNFINISHED not in there:
-        raise InputError(f"{url} holds results already, but nothing there is overwritten. Name a new place.")
+        raise InputError(f"{url} holds results already, but nothing there is overwritten. Name a new target.")
 
 
 def _names(fs: Any, root: str) -> set[str]:

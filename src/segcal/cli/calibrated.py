@@ -100,7 +100,7 @@ def _monitor(call: Call) -> int:
         call.say(table(("unusual", "p", "most in"), rows, text=True))
     rare = f"{len(found.unusual)} of {len(found.draws)} unusual at a rate of {found.rate:g}"
     few = [FEW.format(found.reference_draws)] if found.reference_draws < 1 / found.rate - 1 else []
-    call.say(f"{plural(found.new, 'draw')} added, {rare}", *few, found.verdict, *found.alarms)
+    call.say(f"{plural(found.new, 'group')} added, {rare}", *few, found.verdict, *found.alarms)
     document = asdict(found) | {"draws": msgspec.to_builtins(found.draws), "applies": found.applies}
     return call.end(document, DONE if found.applies else ALARM)
 

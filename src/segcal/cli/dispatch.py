@@ -108,7 +108,7 @@ def _run_to_url(args: argparse.Namespace, url: str) -> int:
 
 @contextmanager
 def naming(place: str, url: str) -> Iterator[None]:
-    """Let whatever is printed, or raised for a user, name a URL instead of a place."""
+    """Let whatever is printed, or raised for a user, name a URL instead of a path."""
     with redirect_stdout(_Naming(sys.stdout, place, url)), redirect_stderr(_Naming(sys.stderr, place, url)):
         try:
             yield
@@ -119,7 +119,7 @@ def naming(place: str, url: str) -> Iterator[None]:
 
 
 class _Naming:
-    """A stream in which every text has another name for a place; all else is the stream's."""
+    """A stream in which every text has another name for a path; all else is the stream's."""
 
     def __init__(self, stream: TextIO, place: str, url: str) -> None:
         self._stream, self._place, self._url = stream, place, url

@@ -220,7 +220,7 @@ def _sentences(fitted: Fitted, title: str) -> list[str]:
 
 
 def print_evidence(output: Output, fitted: Fitted) -> None:
-    """Print the groups per class and the parts that were held out, and warn of what should not be."""
+    """Print the groups per class and the sites that were held out, and warn of what should not be."""
     certificate, found = fitted.certificate, fitted.certificate.evidence
     if found is not None:
         names = fitted.class_names or [f"class {number}" for number in range(len(found.class_groups))]

@@ -157,7 +157,7 @@ OBJECTS = Command(
     _objects,
     "segcal objects CAL PREDICTIONS... -o OUT [options]",
     "List the connected components of every mask without labels: the probability that each is real,\n"
-    "its size with an interval, its expected Dice and place, a list of each case of which few are false, and\n"
+    "its size with an interval, its expected Dice and position, a list of each case of which few are false, and\n"
     "how many are missed. OUT gets objects.json, objects.csv and worklist.html. The calibrator must have\n"
     "been fitted by segcal fit --objects.",
     "examples:\n  segcal objects calibrator/ predictions/ --kind logits -o objects/ --fdr 0.1\n"

@@ -68,7 +68,7 @@ def quick_plan(workers: int = 1) -> Plan:
         workers=workers,
     )
     reduced = (
-        "one division of the cases into calibration, validation and test instead of three",
+        "one split of the cases into calibration, validation and test instead of three",
         "15 to 20 calibration, 12 to 15 validation and 15 to 20 test cases per task instead of 50, 25 and 45",
         "3,000 voxels per case in the fits instead of 20,000",
         f"calibrators on mean logits only, and of them {', '.join(QUICK_CALIBRATORS)}",

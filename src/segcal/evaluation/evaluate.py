@@ -75,22 +75,22 @@ def evaluate(
 
     Args:
         cases: the cases, with labels; or arrays, tensors or a loader, as :func:`segcal.cases.as_cases` takes them.
-        calibrator: a calibrator, or what fit or load returned; or any function of logits ``(1, classes, *space)`` and
+        calibrator: a calibrator, the result of fit or load, or any function of logits ``(1, classes, *space)`` and
             a context that returns log-probabilities of that shape.
         metrics: names from :data:`segcal.METRICS`, or metrics by names of your own; the usual ones if None.
         seed: seed of the bootstrap.
-        replicates: how many replicates the bootstrap has.
-        level: level of the intervals.
+        replicates: number of bootstrap replicates (2,000).
+        level: level of the intervals (0.95).
         bands: keeps the boundary bands of label maps between calls on the same cases.
         progress: called with the id of each case when it is done.
         workers: how many processes measure cases at a time, or an engine of :mod:`segcal.scale`; the result is the same
             to the last bit.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
-        labels: of arrays.
-        device: where the calibrator computes, slab by slab; where it is, if not given. Cases are counted in memory.
-        convention: of calibration errors: "paper" (ECE of 50 bins, mean over cases), or "field" (15 bins, all voxels
-            pooled), for comparison with other papers and libraries.
-        declared: what else is known of arrays, such as `kind` and `ignore`.
+        labels: labels of the arrays in `cases`.
+        device: where the calibrator computes, slab by slab; by default where it is. Cases are counted in memory.
+        convention: the convention of calibration errors: "paper" (ECE of 50 bins, mean over cases), or "field" (15
+            bins, all voxels pooled), for comparison with other papers and libraries.
+        declared: other declarations of the arrays, such as `kind` and `ignore`.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -207,7 +207,7 @@ def evaluate_by_part(
 
 
 def divide_by_part(cases: Cases, fitted: Fitted | None) -> dict[str, Cases]:
-    """Return the cases by the part they had in a fit, held-out ones first; parts without cases are left out."""
+    """Return the cases by their use in a fit, held-out ones first; sets without cases are left out."""
     if fitted is None:
         return {ALL: cases}
     had_part = {*fitted.calibration_ids, *fitted.validation_ids}

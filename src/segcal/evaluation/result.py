@@ -33,7 +33,7 @@ ARROWS = {"lower": "↓", "higher": "↑", None: ""}
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Numbers of cases, and what they amount to.
+    """Metrics of each case, and their means with intervals.
 
     Attributes:
         rows: one dict a case and stage: case, stage, group, voxels, ignored, and one entry a metric (None: undefined).
@@ -220,7 +220,7 @@ def _notes(result: Evaluation, width: int) -> list[str]:
 
 
 def plain_by_part(results: Mapping[str, Evaluation]) -> dict[str, object]:
-    """Return the estimates as plain data: of the first part at the top, of the fitted-on cases apart."""
+    """Return the estimates as plain data: of the first set at the top, of the fitted-on cases apart."""
     documents: dict[str, dict[str, object]] = {}
     for name, result in results.items():
         plain = result.to_plain()
@@ -231,7 +231,7 @@ def plain_by_part(results: Mapping[str, Evaluation]) -> dict[str, object]:
 
 
 def labelled_rows(results: Mapping[str, Evaluation]) -> list[dict[str, object]]:
-    """Return the rows of all parts, each with the name of its part after that of its case."""
+    """Return the rows of all sets, each with the name of its set after that of its case."""
     return [
         {"case": row["case"], "part": name, **{key: value for key, value in row.items() if key != "case"}}
         for name, result in results.items()

@@ -62,7 +62,7 @@ def save(fitted: Fitted, folder: str | os.PathLike[str], overwrite: bool = False
 
 
 def check_place(folder: str | os.PathLike[str], overwrite: bool = False) -> None:
-    """Refuse a place where an artefact cannot go: one that is neither new, nor empty, nor an older artefact of ours."""
+    """Refuse a target where an artefact cannot go: one that is not new, empty or an older artefact."""
     target = Path(folder)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
@@ -86,7 +86,7 @@ def check_place(folder: str | os.PathLike[str], overwrite: bool = False) -> None
 
 
 def check_vacant(folder: str | os.PathLike[str], overwrite: bool = False) -> None:
-    """Refuse a place where an artefact cannot go, and one that holds a calibrator, which would be lost."""
+    """Refuse a target where an artefact cannot go, and one that holds a calibrator, which would be lost."""
     check_place(folder, overwrite)
     if not overwrite and (Path(folder) / DESCRIPTION).exists():
         raise InputError(

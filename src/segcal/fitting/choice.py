@@ -1,7 +1,7 @@
 r"""The rule by which a calibrator is chosen without doing harm, from what held-out cases say of each candidate.
 
 1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest. If that is more
-than one standard error above the mean without calibration, also on held-out parts that differ, doing nothing is the
+than one standard error above the mean without calibration, also on held-out sites that differ, doing nothing is the
 reference. Of fewer than ten groups in folds that is a coin, since what is held out is fitted to fewer still.
    Where they disagree about the temperature, the one fitted to all of them is their compromise, and is taken. With so
    few, doing nothing is also the reference if a failed case decides. Then the mean falls, while the NLL of the median
@@ -19,11 +19,11 @@ alone cannot show it, but three numbers together can. Of fewer than ten groups n
    (:class:`segcal.fitting.division.Sites`). If it does not, it is out, and the others are compared again; without any,
    the reference is taken.
 
-Fitted without one part, in turn, a candidate is measured on it beside the reference, fitted without it too. Three
-conditions decide. In no part its NLL is higher than the reference's both by more than noise over the groups of that
+Fitted without one site, in turn, a candidate is measured on it beside the reference, fitted without it too. Three
+conditions decide. At no site its NLL is higher than the reference's both by more than noise over the groups of that
 part and by more than a quarter percent. The mean of the worst 5 % of the differences of single cases is at most
-:data:`WORST_RISE` nats, or a tenth of the reference's NLL where that is more. Over all parts neither its ECE nor its
-BA-ECE is higher by more than noise. Noise is one standard error where the parts are declared sites. Clusters are made
+:data:`WORST_RISE` nats, or a tenth of the reference's NLL where that is more. Over all sites neither its ECE nor its
+BA-ECE is higher by more than noise. Noise is one standard error where sites are declared. Clusters are made
 of all cases there are, and a calibrator is rarely used where one kind is absent. There the limit is two standard
 errors: harm, not only less gain. Of a candidate with a penalty, strengths are tried from the one that random folds
 chose upwards: the first at which it generalises is taken.
@@ -104,7 +104,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate with what each held-out case says of it; `away`, where a part that differs was held out with it."""
+    """A candidate with what each held-out case says of it; `away`, where a site was held out with it."""
 
     candidate: Candidate
     worth: Mapping[str, Worth]
@@ -176,7 +176,7 @@ class ChoiceRule:
         groups: of every case.
         folds: of how many folds they were held out; 1 for validation cases.
         transfer: measures a candidate in `parts` that differ; without it none has to.
-        parts: the cases of each part.
+        parts: the cases of each site.
         errors: how many standard errors are noise there.
     """
 

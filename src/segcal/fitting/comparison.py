@@ -293,9 +293,9 @@ class HeldOutFits:
         return tuple({"strength": strength, "held_out_nll": mean} for strength, mean in means.items())
 
     def _transfer(self, sites: Sites, row: Tried) -> Iterator[Tried]:
-        """Yield a candidate measured with every part held out: as it is, or at its strength and at stronger ones.
+        """Yield a candidate measured with every site held out: as it is, or at its strength and at stronger ones.
 
-        Where that is no use, the same without biases: class frequencies are not learned unless held-out parts agree.
+        Where that is no use, the same without biases: class frequencies are not learned unless held-out sites agree.
         """
         request, found = self._requests[row.candidate.title], self._walks.get(row.candidate.title)
         request = replace(request, validation=None, validation_cases=None)

@@ -5,7 +5,7 @@ as long as that brings the part closer to its share. Both the calibration and th
 Folds are parts of about the same size, each to be held out once. With validation cases there is one fold: fitted to the
 calibration cases, measured on those.
 
-**Sites** are parts that differ, each to be held out once: what a calibrator is worth where it has not been. They are
+**Sites** are sites that differ, each to be held out once: what a calibrator is worth where it has not been. They are
 declared (:attr:`segcal.cases.Cases.sites`); more than five are joined to five. Without them, *clusters* of groups are
 made from the predictions, which needs no labels. With :math:`\bar p_g` the mean predicted class frequencies of group g,
 the groups are sorted along the direction in which :math:`\sqrt{\bar p_g}` (Hellinger's distance) varies most. They are
@@ -223,7 +223,7 @@ def _take(groups: Sequence[list[str]], wanted: float, leave: int) -> tuple[list[
 
 
 class Sites(NamedTuple):
-    """The parts: their names and cases; and whether they were declared, or found among the predictions."""
+    """The sites or clusters: their names and cases; and whether they were declared, or found among the predictions."""
 
     parts: dict[str, tuple[str, ...]]
     declared: bool
@@ -234,11 +234,11 @@ class Sites(NamedTuple):
         return 1.0 if self.declared else 2.0
 
     def groups(self, cases: Cases) -> dict[str, int]:
-        """Return how many groups each part has."""
+        """Return how many groups each site has."""
         return {name: len(set(group_names(cases, part))) for name, part in self.parts.items()}
 
     def folds(self, data: FitData, seed: int) -> list[Fold]:
-        """Return the folds of data: each part held out once."""
+        """Return the folds of data: each site held out once."""
         return list(folds_by(data.cases, data.source, self.parts.values(), seed))
 
 

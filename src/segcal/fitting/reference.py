@@ -40,7 +40,7 @@ class ReferenceCase(msgspec.Struct, frozen=True, omit_defaults=True):
     """One labelled case: its name, its group, :data:`OF_CASE`, and :data:`OF_CLASS` of one class after the other.
 
     `joint` counts voxels by label and by kind of decision, where that is not zero; "" in what 0.1 wrote.
-    `fold` is the place of the calibrator of :attr:`Reference.folds` whose numbers these are.
+    `fold` is the index of the calibrator of :attr:`Reference.folds` whose numbers these are.
     """
 
     id: str
@@ -113,7 +113,7 @@ def read_numbers(text: str, *shape: int) -> NDArray[np.float64]:
 
 
 def written_sparse(values: ArrayLike) -> str:
-    """Return the numbers that are not zero as one text, each with its place.
+    """Return the numbers that are not zero as one text, each with its index.
 
     >>> written_sparse([0, 0.5, 0, 2]), read_sparse("1:0.5 3:2", 2, 2).tolist()
     ('1:0.5 3:2', [[0.0, 0.5], [0.0, 2.0]])

@@ -182,7 +182,7 @@ class AuditFacts(Struct):
 
 
 class CaseNames(Struct):
-    """Some of the names of the cases that had one part."""
+    """Some of the names of the cases that had one use."""
 
     count: int
     names: list[str]

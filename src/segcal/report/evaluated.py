@@ -91,7 +91,7 @@ def write_evaluation(
     part: str,
     background: bool = True,
 ) -> None:
-    """Write the page of an evaluation of cases that had this part in the fit."""
+    """Write the page of an evaluation of cases with this use in the fit."""
     document = evaluation_document(result, cases, fitted, background, [BIASED] if part == FITTED_ON else [])
     write_page(path, document, page_figures(None if fitted is None else fitted.calibrator))
 

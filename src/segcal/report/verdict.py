@@ -68,8 +68,8 @@ class MeanCalibration:
     @property
     def told(self) -> str:
         """Both in a sentence whose subject is the model."""
-        pair = f"was {_percent(self.confidence)} sure on average and right in {_percent(self.accuracy)} of the voxels"
-        return f"{pair}: {self.judged or 'on average as sure as it was right'}."
+        pair = f"mean confidence of {_percent(self.confidence)} and was right in {_percent(self.accuracy)} of voxels"
+        return f"had a {pair}: {self.judged or 'calibrated on average'}."
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class FlipCount:
 
 
 class PartCounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The numbers of cases with each part, and of repeats; `seen` tested ones had a part in the fit (None: never)."""
+    """The numbers of cases of each use, and of repeats; `seen` tested ones had a part in the fit (None: never)."""
 
     cal: int
     val: int
@@ -197,7 +197,7 @@ def make_verdict(
 def measured_verdict(before: MeanCalibration, cases: int) -> Verdict:
     """Return the verdict on confidences that were measured and not calibrated."""
     told = f"The model is {before.judged} on average."
-    headline = told if before.judged else "On average the model is as sure as it is right."
+    headline = told if before.judged else "The model is calibrated on average."
     done = f"Nothing was changed: {cases} cases with known truth were measured. segcal fit fits a calibrator."
     return Verdict(headline, "measured", f"The model {before.told}", done, limits=[ON_AVERAGE, SPREAD])
 
@@ -236,8 +236,8 @@ def _changed(facts: Facts, level: float, repeats: int) -> list[str]:
     after, before = facts.everywhere_after, facts.everywhere
     if after is not None:
         sentences.append(
-            f"On average the calibrated model is {_percent(after.confidence)} sure and right in "
-            f"{_percent(after.accuracy)} of the voxels (before: {_percent(before.confidence)} sure)."
+            f"The calibrated model has a mean confidence of {_percent(after.confidence)} (before: "
+            f"{_percent(before.confidence)}) and is right in {_percent(after.accuracy)} of the voxels."
         )
     return [sentence for sentence in sentences if sentence]
 

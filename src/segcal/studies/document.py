@@ -27,7 +27,7 @@ UNCALIBRATED = Pipeline("mean_logits", "identity")
 MATRIX = Pipeline("mean_logits", "ms")
 BY_RULE = "on {count} validation cases that it was not fitted to, as segcal fit does"
 BY_LOSS = "because it has the lowest loss on the validation voxels of those that keep the mask"
-# So many names of cases are listed of each part, and the numbers of so many test cases are kept one by one.
+# So many names of cases are listed of each subset, and the numbers of so many test cases are kept one by one.
 MOST_NAMES = 200
 MOST_CASES = 200
 # Of a number in the table; shown are three.
@@ -44,7 +44,9 @@ def make_document(
     chosen = {task: choose(results, summary, worst, task) for task in tasks}
     targets = dict.fromkeys((row.task, row.test_on) for row in summary.results)
     notes = (
-        [f"This is a demonstration on drawn data, reduced to take minutes: {'; '.join(reduced)}."] if reduced else []
+        [f"This is a demonstration on synthetic data, reduced to take minutes: {'; '.join(reduced)}."]
+        if reduced
+        else []
     )
     examples = {task: doc.CaseExamples([], 0, "") for task in tasks}
     for task, each in () if worst is None else worst.tasks.items():

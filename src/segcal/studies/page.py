@@ -168,7 +168,7 @@ def result_figures(studies: Mapping[str, Struct], sections: Mapping[str, TaskSec
 
 
 def _before_after(section: TaskSection, titles: Mapping[str, str]) -> Iterator[Drawn]:
-    """Yield reliability before and after in every part, and calibration error against Dice, as files only."""
+    """Yield reliability before and after, of all voxels and subsets, and calibration error against Dice, as files."""
     stages = {stage: section.curves[title] for stage, title in titles.items()}
     parts: list[tuple[str, str, str, int | None]] = [("all", "all voxels", "all", None)]
     if section.background and stages["before"].foreground is not None:

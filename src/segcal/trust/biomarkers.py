@@ -123,7 +123,7 @@ def _formula(node: ast.expr) -> Formula:
 
 
 def link_cases(ids: Sequence[str], link: str | None) -> dict[str, dict[str, int]]:
-    r"""Return the place of each case by subject and phase; without a link each case is a subject of phase "".
+    r"""Return the index of each case by subject and phase; without a link each case is a subject of phase "".
 
     >>> link_cases(["p1_ed", "p1_es"], r"(p\d+)_(\w+)")
     {'p1': {'ed': 0, 'es': 1}}

@@ -143,7 +143,7 @@ def overlaps(ours: Ints, theirs: Ints, rule: ObjectRule) -> tuple[Floats, int]:
 
 
 def _described(found: Components, case: Case) -> tuple[Floats, Floats]:
-    """Return the row of each object without what labels say, and its place."""
+    """Return the row of each object without what labels say, and its position."""
     numbers, start, space = found.numbers, [side.start for side in found.box], case.logits.shape[1:]
     every = np.arange(1, numbers.max(initial=0) + 1)
     table = np.full((len(every), len(OF_OBJECT)), np.nan)

@@ -9,7 +9,7 @@ case that is drawn at random from a new group:
 - its score is at most the smallest s with :math:`\sum_i w_i [s_i \le s] \ge L`, with probability at least L
   (:func:`quantile`). With one case a group it is the :math:`\lceil (K + 1) L \rceil`-th smallest;
 - :math:`p = \sum_i w_i [s_i \ge s] + 1 / (K + 1)` is at most a with probability at most a (:func:`p_value`);
-- for losses in [0, 1] that do not grow along a grid, the first place of the grid with
+- for losses in [0, 1] that do not grow along a grid, the first point of the grid with
   :math:`\frac{K}{K + 1} \bar\ell + \frac{1}{K + 1} \le a` has an expected loss of at most a (:func:`first_controlled`;
   Angelopoulos et al., 2024, "conformal risk control"). The mean is over groups of the mean over their cases.
 
@@ -106,10 +106,10 @@ def p_value(scores: ArrayLike, groups: Sequence[str], score: float) -> float:
 
 
 def first_controlled(losses: ArrayLike, draws: int, share: float) -> int | None:
-    """Return the first place of a grid whose expected loss is at most a share; None if there is none.
+    """Return the first point of a grid whose expected loss is at most a share; None if there is none.
 
     Args:
-        losses: the mean loss over earlier groups at each place, in [0, 1], not growing.
+        losses: the mean loss over earlier groups at each threshold, in [0, 1], not growing.
         draws: how many they were.
         share: the bound.
     """

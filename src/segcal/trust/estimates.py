@@ -152,7 +152,7 @@ class Span(NamedTuple):
 class Errors:
     """Errors of estimates of one kind: signed, in units of their scales, one per labelled case.
 
-    `folds` are the places of the calibrators that judged the cases, as :attr:`ReferenceCase.fold` has them; none where
+    `folds` are the indices of the calibrators that judged the cases, as :attr:`ReferenceCase.fold` has them; none where
     all were judged by the calibrator itself. Methods take an estimate and its scale by each of these calibrators, that
     by the calibrator itself last.
     """

@@ -242,7 +242,9 @@ class Judge:
         chance = chance_of(missed, groups) if draws else None
         reasons = []
         if draws < needed:
-            reasons = [f"empty, as in {draws} reference groups; {needed} are needed to know whether that is right"]
+            reasons = [
+                f"empty, as in {draws} of the reference groups; {needed} are needed to know whether that is right"
+            ]
         elif weights(groups)[missed].sum() + 1 / (draws + 1) > 1 - self.level + SLACK:
             share = weights(groups)[missed].sum() / weights(groups).sum()
             reasons = [f"empty, and the structure was there in {100 * share:.0f} % of {draws} such reference groups"]

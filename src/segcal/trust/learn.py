@@ -315,7 +315,7 @@ def fold_fits(
             "Pass labelled cases that the calibrator has not seen."
         )
     found = fitted.certificate
-    # The paper's search would take as long again for every part, to come near the optimum that the exact method finds.
+    # The paper's search would take as long again for every fold, to come near the optimum that the exact method finds.
     config = replace(fitted.config, method="exact", verify=False, checkpoint=None)
     config = replace(config, lam=found.lam, mu=found.mu, nu=found.nu)
     fits = []

@@ -186,7 +186,7 @@ def monitor(
 def _draws(
     cases: Cases, seen: set[str], calibrator: Calibrator, workers: Workers, failed: Failed, progress: Progress
 ) -> Iterator[tuple[str, list[CaseSums]]]:
-    """Yield the sums of one group after the other, of which no case was seen before; the first case gives its place."""
+    """Yield the sums of groups, one after the other, of which no case was seen; the first case gives its position."""
     groups = dict(zip(cases.ids, group_names(cases, cases.ids), strict=True))
     members: dict[str, list[str]] = {}
     for case_id, group in groups.items():
