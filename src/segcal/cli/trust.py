@@ -69,7 +69,7 @@ def _write_each(call: Call, name: str, make: Callable[[Path], Callable[[str], ob
 
 def _trust(call: Call) -> int:
     args, fitted = call.args, call.fitted
-    call.cases = cases = call.cases.keeping(PICTURED)  # the page has pictures of a few
+    call.cases = cases = call.cases.keeping(PICTURED)  # the page has images of a few
     titles = class_titles(fitted.class_names, fitted.calibrator.num_classes)
     if args.series is None and (args.seg or args.segments or args.description is not None):
         raise InputError("--series is missing, but --seg, --segments and --description are for DICOM. Name the images.")
