@@ -1,18 +1,17 @@
 r"""Memory: how much this process can have, how much of it is free, and what each command needs for one case.
 
-A command holds a case several times: the one that is read while another is worked on, what members are pooled into,
-what a calibrator makes of it, what is being written and read back. Beside scores there are numbers of eight bytes a
-voxel: labels, decisions, distances. So the account of a case of C classes and V voxels, in its type of computation of b
-bytes (half types are computed in four), is
+A command holds a case several times. It reads one while it works on another, pools members, calibrates, and reads back
+what it writes. Beside scores there are numbers of eight bytes a voxel: labels, decisions, distances. A case of C
+classes and V voxels is computed in a type of b bytes (half types in four). It needs
 
 .. math:: F \cdot C V b + 64 V, \qquad F = \text{its entry in FACTORS}.
 
-The factors were measured, as peaks of a process beyond what it has before it reads a case, over numbers of classes,
-members, types and formats; ``tests/faults/test_memory_bounds.py`` holds every command to its own. What they do not
+The factors were measured over numbers of classes, members, types and formats. They are peaks of a process beyond its
+memory before it reads a case. ``tests/faults/test_memory_bounds.py`` holds every command to its own. What they do not
 count is a constant: libraries, tables, and slabs of bounded size, a few hundred megabytes at most.
 
-What is free is the least of what the machine has, what its control group leaves (a container, a job of a cluster), and
-what is left of the process's own limit.
+Free memory is the least of three: of the machine, of its control group (a container, a job of a cluster), and of the
+process's own limit.
 
 A command makes arrays of the same sizes for one case after the other. By default the C library gives large ones back to
 the system, which clears every page again before the next use: a fifth of the time of a command that measures cases. So
@@ -55,7 +54,7 @@ def reuse_memory() -> None:
 
 
 class Footprint(NamedTuple):
-    """What is done to cases, and the bytes that each of so many workers may take; None: what is free then."""
+    """The work on cases, and the bytes that each of so many workers may take; None: all that is free then."""
 
     command: str = ""
     workers: int = 1

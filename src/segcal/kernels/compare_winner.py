@@ -14,10 +14,10 @@ from segcal.kernels.reliability_numba import load_row
 WINS, EQUAL, BELOW = 0, 1, 2
 
 
-def rivals_of(scores: Tensor, wanted: Tensor) -> np.ndarray:
+def compare_winner(scores: Tensor, wanted: Tensor) -> np.ndarray:
     """Return of the class `wanted` at each voxel whether it wins there, uint8 ``(*space)``: :data:`WINS` and the rest.
 
-    >>> rivals_of(torch.tensor([[1.0, 3.0, 1.0], [2.0, 3.0, 1.0]]), torch.tensor([0, 1, 0])).tolist()
+    >>> compare_winner(torch.tensor([[1.0, 3.0, 1.0], [2.0, 3.0, 1.0]]), torch.tensor([0, 1, 0])).tolist()
     [2, 1, 0]
     """
     flat, given = scores.detach().reshape(len(scores), -1).contiguous(), wanted.reshape(-1).long().contiguous().numpy()
