@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.kernels.rivals import BELOW, EQUAL, WINS, rivals_of
+from segcal.kernels.compare_winner import BELOW, EQUAL, WINS, compare_winner
 
 
 def plain(scores, wanted):
@@ -24,8 +24,8 @@ def test_it_is_what_plain_loops_say(dtype, space):
     # Few values, so that many are equal; some small enough to be no normal numbers of float16.
     scores = torch.from_numpy(rng.choice([-2.0, 0.0, 3e-6, 1.5, 400.0], size=(5, *space))).to(dtype)
     wanted = torch.from_numpy(rng.integers(5, size=space))
-    found = rivals_of(scores, wanted)
+    found = compare_winner(scores, wanted)
     assert found.dtype == np.uint8
     assert np.array_equal(found, plain(scores, wanted.numpy()))
     across = scores.movedim(0, -1).contiguous().movedim(-1, 0)  # classes are neighbours in memory
-    assert np.array_equal(rivals_of(across, wanted), found)
+    assert np.array_equal(compare_winner(across, wanted), found)
