@@ -4,6 +4,7 @@ Every message has the form of :mod:`segcal.errors`. It has the name the user typ
 counts, what is needed, and what to do.
 """
 
+import functools
 import math
 from collections.abc import Collection, Sequence
 
@@ -255,6 +256,7 @@ def _space_repair(labels: tuple[int, ...], space: tuple[int, ...], num_classes: 
     return "Save logits at label resolution."
 
 
+@functools.cache  # it is asked for every file, and what a process can have does not change
 def memory_limit() -> int:
     """Return the most bytes that one array, or the parameters of one calibrator, may need."""
     return total_memory() // 2

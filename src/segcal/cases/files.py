@@ -275,10 +275,12 @@ class FileCases(Cases):
 
     def sources(self, case_id: str) -> list[Path]:
         """Return the files that a case is read from."""
-        paths = [path for member in self.members for path in member.sources(case_id)]
-        if self.label_folder is not None and case_id in self.label_folder.files:
-            paths.append(self.label_folder.files[case_id])
-        return paths + ([] if self.image_folder is None else self.image_folder.files.get(case_id, []))
+        return [path for member in self.members for path in member.sources(case_id)] + self._beside(case_id)
+
+    def _beside(self, case_id: str) -> list[Path]:
+        labels = None if self.label_folder is None else self.label_folder.files.get(case_id)
+        images = [] if self.image_folder is None else self.image_folder.files.get(case_id, [])
+        return images if labels is None else [labels, *images]
 
     def folders(self) -> set[Path]:
         """Return the folders that cases are read from, in full."""
@@ -293,9 +295,11 @@ class FileCases(Cases):
         meaning = (self.num_classes, self.kind, self.pooling, self._pooling_rule, self.class_names, self.ignore)
         facts = (members, folders, key, meaning, self.groups.get(case_id), *filter(None, [self.regions]))
         digest = hashlib.sha256(repr(facts).encode("utf-8", "surrogateescape"))
-        for path in self.sources(case_id):
+        found = [each for member in self.members for each in member.digests(case_id)]
+        for path in self._beside(case_id):
             remote = self._remote_of(path)
-            digest.update(f" {input_digest(path) if remote is None else remote.stamp(path.name)}".encode())
+            found.append(input_digest(path) if remote is None else remote.stamp(path.name))
+        digest.update("".join(f" {each}" for each in found).encode())
         return digest.hexdigest()
 
     def size_note(self, case_id: str) -> str:

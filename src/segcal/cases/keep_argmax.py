@@ -10,10 +10,10 @@ Another class that is above the winner by more than rounding can explain is a ch
 """
 
 import numpy as np
-import torch
 
 from segcal.checks import as_tensor
 from segcal.errors import InputError
+from segcal.kernels.compare_winner import WINS, compare_winner
 from segcal.numerics import winner as decide
 
 # exp, log and the division by a sum are each within two units in the last place, and rounding adds one.
@@ -28,7 +28,7 @@ def keep_decision(values: np.ndarray, winner: np.ndarray, name: str = "values") 
     >>> keep_decision(np.array([[0.5], [0.5]], np.float16), np.array([1])).T
     array([[0.4998, 0.5   ]], dtype=float16)
     """
-    wrong = _other_winner(values, winner)
+    wrong = compare_winner(as_tensor(values, "values"), as_tensor(winner, "winner")) != WINS
     if not wrong.any():
         return values
     scores = values[:, wrong]
@@ -49,17 +49,6 @@ def keep_decision(values: np.ndarray, winner: np.ndarray, name: str = "values") 
     limit = np.where(lower_index, below, own)
     values[:, wrong] = np.where(others, np.minimum(scores, limit), scores)
     return values
-
-
-def _other_winner(values: np.ndarray, winner: np.ndarray) -> np.ndarray:
-    """Return where another class than `winner` is the lowest-index maximum; sought only where several may be."""
-    scores, wanted = as_tensor(values, "values"), as_tensor(winner, "winner")
-    highest = scores.amax(0)
-    own = scores.gather(0, wanted.long()[None])[0]
-    unclear = ((own < highest) | ((scores == highest).sum(0, dtype=torch.int32) > 1)).numpy()
-    if unclear.any():
-        unclear[unclear] = lowest_argmax(values[:, unclear]) != winner[unclear]
-    return unclear
 
 
 def lowest_argmax(values: np.ndarray) -> np.ndarray:

@@ -18,6 +18,8 @@ from segcal.memory import free_memory
 
 # Bytes that may be kept, where a quarter of what is free is more.
 ROOM = 1 << 30
+# The same where only a few cases are looked at again, for their images.
+PICTURED = 1 << 28
 # One that is worked on, and one that a thread reads meanwhile.
 UNDER_WAY = 2
 

@@ -147,6 +147,7 @@ def kind_warning_of(logits: Tensor, kind: Kind) -> str:
     flat = logits.detach().cpu().numpy().reshape(len(logits), -1)
     chosen = np.unique(np.linspace(0, max(flat.shape[1] - 1, 0), SAMPLE).astype(np.int64))
     some = flat[:, chosen] if flat.size else flat
+    some = some.astype(np.result_type(some, np.float32), copy=False)  # numpy is slow at half types
     looks = list(_LOOKS) if kind == "logits" else [_two_values, _squashed]
     if flat.shape[1] < FEWEST or len(flat) < 2:
         looks = [_probs] if kind == "logits" else []

@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from segcal.cases import nifti_file, raster_file
-from segcal.cases.safe_io import DEFLATE_RATIO, check_array, check_used, map_npy, read_npz, used_bytes
+from segcal.cases.safe_io import DEFLATE_RATIO, NpyFile, check_array, check_used, read_npz, used_bytes
 from segcal.documents import reading
 from segcal.errors import InputError
 
@@ -47,7 +47,7 @@ def read_label_file(path: Path, space: tuple[int, ...], axes: Axes | None = None
     if name.endswith(raster_file.EXTENSIONS):
         return _read_raster(path)
     if name.endswith(".npy"):
-        values = map_npy(path)
+        values = NpyFile(path).values()
     elif name.endswith(".npz"):
         values = read_npz(path, key)
     else:
@@ -134,7 +134,7 @@ def read_channels(path: Path, space: tuple[int, ...], axes: Axes | None) -> np.n
         values = nifti_file.nifti_values(image, path).astype(np.float32)
         values = values.transpose() if axes in ("zyx", "zyx_ras") else values
     elif name.endswith(".npy"):
-        values = np.asarray(map_npy(path), np.float32)
+        values = np.asarray(NpyFile(path).values(), np.float32)
     elif name.endswith(raster_file.EXTENSIONS):
         with raster_file.open_raster(path) as file:
             check_used(path, used_bytes((file.count, *file.shape), np.dtype(np.float32)))

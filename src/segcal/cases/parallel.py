@@ -33,6 +33,7 @@ import torch
 from segcal.cases.base import Case, CaseError, Cases, naming_case
 from segcal.cases.profile import Profile, profile_at
 from segcal.errors import InputError
+from segcal.memory import reuse_memory
 from segcal.parent import follow_parent
 
 Read = TypeVar("Read")
@@ -261,6 +262,7 @@ def _interrupts_waiting() -> Iterator[None]:
 
 def _start_worker(threads: int) -> None:
     follow_parent()
+    reuse_memory()
     torch.set_num_threads(threads)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,7 +51,7 @@ class StoreWriter:
 
     def done(self, case_id: str) -> bool:
         """Whether the case is complete in the store, made from what is there now."""
-        return self.records.done(case_id, self.cases.identity(case_id)) is not None
+        return self.records.done(case_id, partial(self.cases.identity, case_id)) is not None
 
     def write(self, case: Case) -> Path:
         """Write one case."""

@@ -13,6 +13,7 @@ nnU-Net wrote beside them), or else the voxel size that is known.
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,7 @@ class CaseWriter:
 
     def done(self, case_id: str, confidence: bool = False) -> bool:
         """Whether the case, and if asked for its map, is complete in the target folder, made from what is there now."""
-        record = self.records.done(case_id, self.made_from(case_id))
+        record = self.records.done(case_id, partial(self.made_from, case_id))
         return record is not None and (not confidence or any(name.startswith(f"{MAPS}/") for name in record.files))
 
     def write(

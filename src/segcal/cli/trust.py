@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import segcal
+from segcal.cases.kept import PICTURED
 from segcal.cases.parallel import map_ids
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call
@@ -67,7 +68,8 @@ def _write_each(call: Call, name: str, make: Callable[[Path], Callable[[str], ob
 
 
 def _trust(call: Call) -> int:
-    args, fitted, cases = call.args, call.fitted, call.cases
+    args, fitted = call.args, call.fitted
+    call.cases = cases = call.cases.keeping(PICTURED)  # the page has images of a few
     titles = class_titles(fitted.class_names, fitted.calibrator.num_classes)
     if args.series is None and (args.seg or args.segments or args.description is not None):
         raise InputError("--series is missing, but --seg, --segments and --description are for DICOM. Name the images.")

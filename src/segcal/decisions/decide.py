@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ class MaskFiles:
 
     def there(self) -> dict[str, DecidedCase]:
         """Return the rows of the cases whose masks are there, whole and made from what is there now."""
-        ids = [each for each in self._cases.ids if self.records.done(each, self._made_from(each)) is not None]
+        ids = [each for each in self._cases.ids if self.records.done(each, partial(self._made_from, each)) is not None]
         return {each: DecidedCase(None, read_json(self.folder / ROWS / f"{each}.json")["rows"]) for each in ids}
 
     def __call__(self, case: Case) -> DecidedCase:

@@ -34,6 +34,7 @@ from segcal.evaluation.slabs import as_seen, calibrated_scores, is_scene, part_o
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import calibrator_digest
+from segcal.kernels.compare_winner import BELOW, compare_winner
 from segcal.numerics import winner
 from segcal.target import claim, entries
 
@@ -164,12 +165,13 @@ def calibrate(
     """
     cut = (slice(None), *inner)
     scores, logits = calibrated_scores(calibrator, case, device="cpu", mean_gap=mean_gap)[cut], case.logits[cut]
-    counted = torch.tensor(True) if case.mask is None else case.mask[inner]
     if isinstance(calibrator, PerRegion):
+        counted = torch.tensor(True) if case.mask is None else case.mask[inner]
         masks = logits > 0
         return scores, masks, int((((scores > 0) != masks).any(0) & counted).sum())
     before = winner(logits, axis=0)
-    flips = int(((scores.amax(0) > scores.gather(0, before[None])[0]) & counted).sum())
+    changed = compare_winner(scores, before) == BELOW
+    flips = int((changed if case.mask is None else changed & case.mask[inner].numpy()).sum())
     return torch.log_softmax(scores, dim=0), before, flips
 
 

@@ -21,6 +21,7 @@ fit :data:`MOST_VALUES`.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def view(
             return records.place(case.id, key, beside, own)
 
     with claim(target):
-        found = {case_id: records.done(case_id, made_from(case_id)) for case_id in cases.ids}
+        found = {case_id: records.done(case_id, partial(made_from, case_id)) for case_id in cases.ids}
         made = [target / name for record in found.values() if record is not None for name in record.files]
         for case_id in (case_id for case_id, record in found.items() if record is not None):
             tell(case_id)

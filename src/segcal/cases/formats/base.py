@@ -16,6 +16,7 @@ from torch import Tensor
 
 from segcal.cases.geometry import Geometry
 from segcal.cases.labels import Axes
+from segcal.cases.records import input_digest
 from segcal.cases.remote import Remote
 from segcal.errors import InputError
 from segcal.names import clean
@@ -171,6 +172,13 @@ class Format(ABC):
     def sources(self, case_id: str) -> list[Path]:
         """Return the files that a case is read from."""
         return list(self.files.get(case_id, ()))
+
+    def digests(self, case_id: str) -> list[str]:
+        """Return a digest of each file that a case is read from; another one means another file of the same name."""
+        return [
+            input_digest(path) if self.remote is None or path.parent != self.folder else self.remote.stamp(path.name)
+            for path in self.sources(case_id)
+        ]
 
     def class_axis(self, ndim: int, default: int | None = None) -> int:
         """Return the axis of the classes in an array of `ndim` axes: the declared one, or the default."""
