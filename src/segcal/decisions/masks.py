@@ -159,7 +159,7 @@ class Decider:
             yield slab.where, probs * inside, kept & inside, inside
 
     def _choose(self, case: Case) -> list[Limit]:
-        if not self.rule.ranks:
+        if (of_case := self.rule.of_case) is None:
             return [Limit()] * len(self.structures)
         parts: list[list[Floats]] = [[] for _ in self.structures]
         sums = np.zeros((3, len(parts)))
@@ -169,7 +169,7 @@ class Decider:
             for part, own in zip(parts, exact, strict=True):
                 part.append(own[own >= LEAST].cpu().numpy())
         return [
-            Limit(self.rule.of_case(Ranked(-np.sort(-np.concatenate(part)), total, log_none, kept > 0)))
+            Limit(of_case(Ranked(-np.sort(-np.concatenate(part)), total, log_none, kept > 0)))
             for part, (total, log_none, kept) in zip(parts, sums.T.tolist(), strict=True)
         ]
 
