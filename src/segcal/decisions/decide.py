@@ -125,7 +125,8 @@ def decide(
             masks={name: one.masks for name, one in found.items() if one.masks is not None},
         )
         if writer is not None and not is_part:
-            result.write(writer.folder)
+            result.to_json(writer.folder / "decide.json")
+            result.to_csv(writer.folder / "decide.csv")
     return result
 
 

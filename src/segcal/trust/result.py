@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from rich import box
 from rich.console import Console, Group
@@ -100,11 +100,29 @@ class BoundRow(TypedDict):
 
 
 class Printed(ABC):
-    """What is printed as tables and sentences."""
+    """Rows with more about them: printed as tables and sentences, written as CSV and JSON."""
+
+    row: ClassVar[type]
+    rows: list[Any]
 
     @abstractmethod
     def parts(self) -> "list[Table | str]":
         """Return the tables that are printed, and what they promise."""
+
+    @abstractmethod
+    def to_plain(self) -> dict[str, Any]:
+        """Return everything as dicts, lists and numbers."""
+
+    @typed
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows; what is not known is an empty cell, and several numbers have spaces between."""
+        rows = (row if isinstance(row, dict) else row._asdict() for row in self.rows)
+        write_csv(path, list(self.row.__annotations__), rows)
+
+    @typed
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write everything; what is not known is null."""
+        write_json(path, self.to_plain())
 
     def __rich__(self) -> Group:
         """Return what is printed."""
@@ -132,6 +150,7 @@ class Trust(Printed):
         alarms: in words, what has changed since the fit (:mod:`segcal.trust.alarms`); mostly nothing.
     """
 
+    row = TrustRow
     rows: list[TrustRow]
     biomarkers: list[BiomarkerRow]
     bounds: list[BoundRow]
@@ -151,21 +170,11 @@ class Trust(Printed):
         return case_rows(self.rows)
 
     @typed
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows; what is not defined is an empty cell."""
-        write_csv(path, list(TrustRow.__annotations__), self.rows)
-
-    @typed
     def to_worklist(self, path: str | os.PathLike[str], images: Mapping[str, str] | None = None) -> None:
         """Write the verdicts per case, what to look at first; `images` are paths or URLs by case, if there are any."""
         known, (first, *others) = images or {}, CaseVerdict.__annotations__
         rows = ({"image": known.get(row["case"], "")} | row for row in self.cases())
         write_csv(path, [first, "image", *others], rows)
-
-    @typed
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write everything; what is not defined is null."""
-        write_json(path, self.to_plain())
 
     def to_plain(self) -> dict[str, Any]:
         """Return everything as dicts, lists and numbers."""
