@@ -20,7 +20,7 @@ fit :data:`MOST_VALUES`.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ import numpy as np
 import scipy
 
 from segcal.arguments import typed
-from segcal.atomic import naming, temporary, written
+from segcal.atomic import written
 from segcal.cases.base import Case, CaseError
 from segcal.cases.files import FileCases
 from segcal.cases.formats.geotiff import GeoTiff
@@ -102,18 +102,16 @@ def view(
         return f"{made_by} {hashlib.sha256(f'{images} {cases.identity(case_id)}'.encode()).hexdigest()}"
 
     def write(case: Case) -> tuple[Path, ...]:
-        probs, key = _probabilities(fitted, case), made_from(case.id)
-        with naming(target / case.id), temporary(target) as beside:
+        probs = _probabilities(fitted, case)
+
+        def make(beside: Path) -> Iterable[Path]:
             if place is not None and coded is not None:
-                files = write_dicom_seg(probs, cases, case.id, place / case.id, beside, coded)
-            elif to == "geojson":
-                files = _write_polygons(probs, cases, case, beside, classes)
-            else:
-                shown = levels if to == "contours" else None
-                files = _write_maps(probs, cases, case, beside, names, shown, to == "bids")
-            own = [path.relative_to(beside).as_posix() for path in files]
-            records.require_own(case.id, own)
-            return records.place(case.id, key, beside, own)
+                return write_dicom_seg(probs, cases, case.id, place / case.id, beside, coded)
+            if to == "geojson":
+                return _write_polygons(probs, cases, case, beside, classes)
+            return _write_maps(probs, cases, case, beside, names, levels if to == "contours" else None, to == "bids")
+
+        return records.write(case.id, made_from(case.id), make)
 
     with claim(target):
         found = {case_id: records.done(case_id, made_from(case_id)) for case_id in cases.ids}
@@ -157,8 +155,7 @@ def _write_maps(
     names: list[str],
     levels: Sequence[float] | None,
     bids: bool,
-) -> list[Path]:
-    made = []
+) -> Iterator[Path]:
     for name, values in zip(names, probs, strict=True):
         path = folder / case.id / (f"{name}.nii.gz" if levels is None else f"{name}_levels.nii.gz")
         if bids:
@@ -167,8 +164,7 @@ def _write_maps(
             values = np.sum([values >= level for level in levels], axis=0, dtype=np.uint8)
         path.parent.mkdir(exist_ok=True)
         write_volume(cases, case.id, values, path, case.spacing)
-        made.append(path)
-    return made
+        yield path
 
 
 def _write_polygons(probs: np.ndarray, cases: FileCases, case: Case, folder: Path, names: Sequence[str]) -> list[Path]:
