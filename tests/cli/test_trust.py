@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,15 @@ def test_objects_are_rows_a_worklist_and_maps_in_the_geometry_of_the_input(name,
             assert (one["world"] is None) == (name == "npy")
             if one["world"] is not None:
                 assert one["world"] == pytest.approx(numbers.affine[:3, :3] @ spots.mean(0) + numbers.affine[:3, 3])
+
+
+@pytest.mark.parametrize(("module", "options"), [("nibabel", "nifti"), ("highdicom", "dicom-seg --series .")])
+def test_a_missing_library_is_named_before_objects_are_looked_for(module, options, learned, run, tmp_path, monkeypatch):
+    given, *_ = learned("--objects")
+    monkeypatch.setitem(sys.modules, module, None)
+    done = run("objects", *given, "-o", tmp_path / "out", "--maps", *options.split())
+    assert (done.code, done.err.count("error:"), done.err.count("is not installed")) == (2, 1, 1)
+    assert not list(tmp_path.glob("out/*"))
 
 
 def test_objects_follow_the_rule_of_the_fit_and_parts_are_put_together(learned, run, tmp_path):

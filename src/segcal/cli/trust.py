@@ -10,11 +10,11 @@ from segcal.cli import arguments as shared
 from segcal.cli.call import Call
 from segcal.cli.commands import Command, Role, argument, flag
 from segcal.cli.console import plural
-from segcal.errors import InputError
+from segcal.errors import InputError, load_extra
 from segcal.integrations.attach import need
 from segcal.integrations.dicom import read_segments
 from segcal.integrations.dicom_sr import write_reports
-from segcal.integrations.viewers import ObjectMaps
+from segcal.integrations.viewers import LIBRARIES, ObjectMaps
 from segcal.names import class_titles
 from segcal.report.evaluated import write_trust_page
 from segcal.report.page import TRUST_PAGE, WORKLIST, write_worklist
@@ -134,6 +134,8 @@ def _objects(call: Call) -> int:
     if (args.maps == "dicom-seg") != (args.series is not None):
         raise InputError("--series goes with --maps dicom-seg, but one stands alone. Give both, or neither.")
     fitted, cases = call.fitted, call.cases
+    if args.maps is not None:
+        load_extra(*LIBRARIES.get(args.maps, ("nibabel", "nifti")))
     if args.series is not None:
         cases.require_classes("DICOM SEG of objects")
     with claim(args.output), call.engine(cases):

@@ -53,6 +53,7 @@ from segcal.trust.entry import known_objects
 from segcal.trust.objects import ObjectRow
 
 FORMS = ("nifti", "bids", "contours", "geojson", "dicom-seg")
+LIBRARIES = {"geojson": ("rasterio", "geo"), "dicom-seg": ("highdicom", "dicom")}
 LEVELS = (0.05, 0.5, 0.95)
 # Values of all segments of objects of a case: four bytes each.
 MOST_VALUES = 1 << 28
@@ -89,7 +90,7 @@ def view(
     target, place = Path(folder), None if series is None else Path(series)
     classes = fitted.class_names or cases.class_names or [f"class{n}" for n in range(cases.num_classes)]
     names = file_names(classes)
-    _check(to, levels, place, segments is not None or description is not None)
+    _check(to, levels, place, segments is not None or description is not None, cases)
     titles = class_titles(fitted.class_names or cases.class_names, cases.num_classes)
     coded = read_segments(None if segments is None else Path(segments), titles[1:], description) if place else None
     made_by = f"view {calibrator_digest(fitted.calibrator)} {to} {[*map(float, levels)]} {coded or [*classes]}"
@@ -125,7 +126,7 @@ def view(
     return made
 
 
-def _check(to: str, levels: Sequence[float], series: Path | None, coded: bool) -> None:
+def _check(to: str, levels: Sequence[float], series: Path | None, coded: bool, cases: FileCases) -> None:
     check_choice(to, "form", FORMS)
     if (to == "dicom-seg") != (series is not None):
         raise InputError(
@@ -133,8 +134,11 @@ def _check(to: str, levels: Sequence[float], series: Path | None, coded: bool) -
         )
     if coded and to != "dicom-seg":
         raise InputError(f"to is {to}, but segments and description are for DICOM SEG. Leave them out.")
+    if to == "geojson" and not isinstance(member := cases.members[0], GeoTiff):
+        raise InputError(f"the cases are {member.name} files, but polygons lie on a map. Use GeoTIFF, or another form.")
     if list(levels) != sorted(set(levels)) or not len(levels) or not all(0 < level < 1 for level in levels):
         raise InputError(f"levels is {list(levels)}, but ascending numbers between 0 and 1 are needed. Correct them.")
+    load_extra(*LIBRARIES.get(to, ("nibabel", "nifti")))
 
 
 def _probabilities(fitted: Fitted, case: Case) -> np.ndarray:
@@ -168,13 +172,11 @@ def _write_maps(
 
 
 def _write_polygons(probs: np.ndarray, cases: FileCases, case: Case, folder: Path, names: Sequence[str]) -> list[Path]:
-    member = cases.members[0]
-    if not isinstance(member, GeoTiff):
-        raise InputError(f"the cases are {member.name} files, but polygons lie on a map. Use GeoTIFF, or another form.")
-    with open_raster(member.path(case.id)) as file:
+    source = cases.members[0].path(case.id)
+    with open_raster(source) as file:
         if file.crs is None:
             raise InputError(
-                f"{member.path(case.id)} has no coordinate reference system, but GeoJSON is in longitude and latitude. "
+                f"{source} has no coordinate reference system, but GeoJSON is in longitude and latitude. "
                 "Assign one, for example with gdal_edit.py -a_srs."
             )
         there, crs = file.transform, file.crs
