@@ -20,7 +20,7 @@ from segcal.report.evaluated import write_trust_page
 from segcal.report.page import TRUST_PAGE, WORKLIST, write_worklist
 from segcal.target import check_file, claim
 from segcal.trust import objects, result
-from segcal.trust.guarantees import MaskWriter, masks_folder
+from segcal.trust.guarantees import MaskWriter, masks_folder, require_empty
 
 TRUST_FILES = {
     "trust.json": result.JSON_SIGNATURE, "trust.csv": result.CSV_SIGNATURE,
@@ -53,7 +53,11 @@ def _taus(given: Sequence[str], titles: Sequence[str]) -> float | dict[str, floa
     return found if any("=" in text for text in given) else float(given[-1])
 
 
-def _check_files(call: Call, files: Mapping[str, re.Pattern[bytes]]) -> None:
+def _check_files(call: Call, files: Mapping[str, re.Pattern[bytes]], **folders: object) -> None:
+    """Refuse, before any case is read, files of others, and folders with anything in them that are asked for."""
+    for name, asked in folders.items():
+        if asked and not call.args.overwrite and call.part is None:
+            require_empty(call.args.output / name)
     for name, signature in files.items():
         check_file(call.args.output / name, signature, (), call.args.overwrite)
 
@@ -79,7 +83,7 @@ def _trust(call: Call) -> int:
     expressions = args.biomarker if args.part_id is None else []  # a part has not all cases of a subject
     given = {"tau": _taus(args.tau or ["0.7"], titles), "biomarkers": dict(_named(text) for text in expressions)}
     with claim(args.output), call.engine(cases):
-        _check_files(call, TRUST_FILES)
+        _check_files(call, TRUST_FILES, masks=args.masks, sr=args.series)
         with call.bar("judging"):
             found = call.do(segcal.trust, fitted, call.own, background=not args.all_classes, **given)
         if call.part is None:
@@ -139,7 +143,7 @@ def _objects(call: Call) -> int:
     if args.series is not None:
         cases.require_classes("DICOM SEG of objects")
     with claim(args.output), call.engine(cases):
-        _check_files(call, OBJECT_FILES)
+        _check_files(call, OBJECT_FILES, maps=args.maps)
         with call.bar("finding objects"):
             found = call.do(segcal.objects, fitted, call.own)
         if call.part is None:
