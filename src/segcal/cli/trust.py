@@ -19,16 +19,12 @@ from segcal.names import class_titles
 from segcal.report.evaluated import write_trust_page
 from segcal.report.page import TRUST_PAGE, WORKLIST, write_worklist
 from segcal.target import check_file, claim
-from segcal.trust import objects, result
 from segcal.trust.guarantees import MaskWriter, masks_folder, require_empty
+from segcal.trust.objects import Objects
+from segcal.trust.result import WORKLIST_SIGNATURE, Trust
 
-TRUST_FILES = {
-    "trust.json": result.JSON_SIGNATURE, "trust.csv": result.CSV_SIGNATURE,
-    "worklist.csv": result.WORKLIST_SIGNATURE, "report.html": TRUST_PAGE,
-}  # fmt: skip
-OBJECT_FILES = {
-    "objects.json": objects.JSON_SIGNATURE, "objects.csv": objects.CSV_SIGNATURE, "worklist.html": WORKLIST,
-}  # fmt: skip
+TRUST_FILES = Trust.signatures() | {"worklist.csv": WORKLIST_SIGNATURE, "report.html": TRUST_PAGE}
+OBJECT_FILES = Objects.signatures() | {"worklist.html": WORKLIST}
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -88,7 +84,9 @@ def _trust(call: Call) -> int:
             found = call.do(segcal.trust, fitted, call.own, background=not args.all_classes, **given)
         if call.part is None:
             images = {} if cases.image_folder is None else cases.image_folder.files
-            result.write_trust(found, args.output, {case: str(some[0].absolute()) for case, some in images.items()})
+            paths = {case: str(some[0].absolute()) for case, some in images.items()}
+            found.write(args.output)
+            found.to_worklist(args.output / "worklist.csv", paths)
             write_trust_page(args.output / "report.html", found, fitted, cases)
         if args.masks:
             structures = range(0 if args.all_classes else 1, fitted.calibrator.num_classes)
@@ -147,7 +145,7 @@ def _objects(call: Call) -> int:
         with call.bar("finding objects"):
             found = call.do(segcal.objects, fitted, call.own)
         if call.part is None:
-            objects.write_objects(found, args.output)
+            found.write(args.output)
             write_worklist(args.output / "worklist.html", found)
         if args.maps is not None:
             _write_each(call, "maps", lambda folder: ObjectMaps(fitted, cases, found.rows, folder, args.series))

@@ -25,7 +25,7 @@ from segcal.cases.parallel import Engine, Failures, Workers, map_cases
 from segcal.cases.records import MARKER, Records
 from segcal.cases.write import write_map
 from segcal.decisions import make_rule
-from segcal.decisions.masks import SIGNATURES, DecidedCase, Decider, Decisions
+from segcal.decisions.masks import DecidedCase, Decider, Decisions
 from segcal.documents import read_json, write_json
 from segcal.errors import InputError
 from segcal.evaluation.apply import check_folder, record_of
@@ -125,8 +125,7 @@ def decide(
             masks={name: one.masks for name, one in found.items() if one.masks is not None},
         )
         if writer is not None and not is_part:
-            result.to_json(writer.folder / "decide.json")
-            result.to_csv(writer.folder / "decide.csv")
+            result.write(writer.folder)
     return result
 
 
@@ -152,7 +151,7 @@ class MaskFiles:
         own = {"made_by": "decide", "rule": str(decider.rule), "structures": decider.titles}
         record = record_of(fitted, cases) | own | {"thresholds": [limit.threshold for limit in decider.limits]}
         check_folder(folder, cases, record, overwrite)
-        for name, signature in SIGNATURES.items():
+        for name, signature in Decisions.signatures().items():
             check_file(folder / name, signature)
         self._made_by = json.dumps(record, indent=1) + "\n"
         write_text(folder / MARKER, self._made_by)

@@ -10,7 +10,6 @@ A rule that ranks voxels goes through a case twice and holds the probabilities o
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypedDict
@@ -35,11 +34,6 @@ from segcal.trust.sums import STEP_VALUES, voxel_size
 
 # Voxels that are less probable are in no mask of a rule that ranks them; their sums count.
 LEAST = 1e-6
-# How the files begin: what begins otherwise was written by something else.
-SIGNATURES = {
-    "decide.csv": re.compile(rb"case,structure,rule,threshold,"),
-    "decide.json": re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal decide"'),
-}
 
 
 class DecisionRow(TypedDict):
@@ -85,7 +79,7 @@ class Decisions(Printed):
             of structures may overlap.
     """
 
-    row = DecisionRow
+    command, row = "decide", DecisionRow
     rows: list[DecisionRow]
     rule: str
     promise: str

@@ -2,11 +2,9 @@
 
 import math
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,9 +36,6 @@ PROMISE = (
 )
 PROVED = "This is proved: neither the calibrator nor the model of objects has seen the cases that it rests on."
 ABOUT = "Both hold about so and are not proved: {why}."
-# How the files begin: what begins otherwise was written by something else.
-CSV_SIGNATURE = re.compile(rb"case,structure,object,p_real,")
-JSON_SIGNATURE = re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal objects"')
 
 
 class ObjectRow(NamedTuple):
@@ -114,7 +109,7 @@ class Objects(Printed):
         promise: in words, what is promised.
     """
 
-    row = ObjectRow
+    command, row = "objects", ObjectRow
     rows: list[ObjectRow]
     cases: list[ObjectCaseRow]
     structures: list[StructureRow]
@@ -222,12 +217,6 @@ def objects(
         source=reference.source,
         promise=_promise(reference, level, fdr, proved),
     )
-
-
-def write_objects(result: Objects, folder: str | os.PathLike[str]) -> None:
-    """Write ``objects.json`` and ``objects.csv`` into a folder."""
-    result.to_json(Path(folder) / "objects.json")
-    result.to_csv(Path(folder) / "objects.csv")
 
 
 def yes_no(value: bool | None) -> str:

@@ -23,10 +23,8 @@ WIDTH = 140
 # Rows that are printed; the files have all.
 MOST_SHOWN = 60
 MOST_NAMED = 10
-# How the files begin: what begins otherwise was written by something else.
-CSV_SIGNATURE = re.compile(rb"case,structure,expected_dice,")
+# How a worklist begins: what begins otherwise was written by something else.
 WORKLIST_SIGNATURE = re.compile(rb"case,image,score,review,")
-JSON_SIGNATURE = re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal trust"')
 
 
 class TrustRow(TypedDict):
@@ -102,6 +100,7 @@ class BoundRow(TypedDict):
 class Printed(ABC):
     """Rows with more about them: printed as tables and sentences, written as CSV and JSON."""
 
+    command: ClassVar[str]
     row: ClassVar[type]
     rows: list[Any]
 
@@ -112,6 +111,20 @@ class Printed(ABC):
     @abstractmethod
     def to_plain(self) -> dict[str, Any]:
         """Return everything as dicts, lists and numbers."""
+
+    @classmethod
+    def signatures(cls) -> dict[str, re.Pattern[bytes]]:
+        """Return the names of its files, and how they begin: what begins otherwise was written by something else."""
+        made_by = rf'\{{\n "schema": \d+,\n "made_by": "segcal {cls.command}"'
+        columns = ",".join([*cls.row.__annotations__][:3]) + ","
+        said = {f"{cls.command}.json": made_by, f"{cls.command}.csv": columns}
+        return {name: re.compile(text.encode()) for name, text in said.items()}
+
+    @typed
+    def write(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``COMMAND.json`` and ``COMMAND.csv`` into a folder."""
+        self.to_json(Path(folder) / f"{self.command}.json")
+        self.to_csv(Path(folder) / f"{self.command}.csv")
 
     @typed
     def to_csv(self, path: str | os.PathLike[str]) -> None:
@@ -150,7 +163,7 @@ class Trust(Printed):
         alarms: in words, what has changed since the fit (:mod:`segcal.trust.alarms`); mostly nothing.
     """
 
-    row = TrustRow
+    command, row = "trust", TrustRow
     rows: list[TrustRow]
     biomarkers: list[BiomarkerRow]
     bounds: list[BoundRow]
@@ -244,15 +257,6 @@ def _case_row(case: str, rows: list[TrustRow]) -> CaseVerdict:
         "dice_below_tau": most,
         "expected_dice": min(row["expected_dice"] for row in rows),
     }
-
-
-def write_trust(result: Trust, folder: str | os.PathLike[str], images: Mapping[str, str] | None = None) -> list[Path]:
-    """Write ``trust.json``, ``trust.csv`` and ``worklist.csv`` into a folder; return the paths."""
-    paths = [Path(folder) / name for name in ("trust.json", "trust.csv", "worklist.csv")]
-    result.to_json(paths[0])
-    result.to_csv(paths[1])
-    result.to_worklist(paths[2], images)
-    return paths
 
 
 def _urgency(row: TrustRow) -> tuple[bool, float, float, str]:
