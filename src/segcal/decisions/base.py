@@ -3,19 +3,19 @@ r"""Rules: ways from calibrated probabilities to masks, one threshold per struct
 **Recall**: a mask that misses at most a stated share of its structure, on average; conformal risk control. Of a
 labelled case with the structure, the mask :math:`\{p \ge t\}` misses the share
 :math:`\ell(t) = \#\{y = 1, p < t\} / \#\{y = 1\}`, which does not grow as t falls. With its mean :math:`\bar\ell(t)`
-over K draws (groups, or cases of none) that have the structure, t is the largest threshold with
+over K groups (or single cases) that have the structure, t is the largest threshold with
 
 .. math:: \frac{K \bar\ell(t) + 1}{K + 1} \le 1 - R .
 
-Then the next draw misses at most 1 - R on average (Angelopoulos et al., 2024), if the labelled draws had no part in
-the fit; nothing is promised for a single case. The labelled cases are those that ``segcal fit`` keeps for ``segcal
+Then the next group misses at most 1 - R on average (Angelopoulos et al., 2024), if the labelled groups were not used in
+the fit. Nothing is promised for a single case. The labelled cases are those that ``segcal fit`` keeps for ``segcal
 trust`` (:class:`segcal.fitting.reference.LossCurves`); other than the outer mask there, t may lie above 0.5.
 
 **Precision**: a mask of which at most a stated share is something else, on average. Of a labelled case, the share
 :math:`w(t) = \#\{y = 0, p \ge t\} / \#\{p \ge t\}` of the mask is wrong, 0 for an empty one. It may grow with t, so
 that it is replaced by :math:`\ell(t) = \max_{s \ge t} w(s)` over the thresholds of the grid, case by case, which does
-not. With its mean over K draws, t is the smallest threshold that meets the same bound, with P in place of R: at most
-1 - P of the mask of the next draw is wrong on average, because :math:`w \le \ell`. Masks are a little smaller than they
+not. With its mean over K groups, t is the smallest threshold that meets the same bound, with P in place of R. At most 1
+- P of the mask of the next group is wrong on average, because :math:`w \le \ell`. Masks are a little smaller than they
 need to be. Other than the inner mask of ``segcal trust``, the mask may be larger than the preserved one.
 
 **Volume**: the mask as large as its structure is expected to be. Calibrated probabilities say how large that is on
@@ -81,8 +81,8 @@ class Rule:
     """A rule, and `about` it in words; as it is, it keeps the preserved mask.
 
     `of_case` looks at the probabilities of one structure of a whole case and returns its threshold (infinite: an empty
-    mask). A rule with a `promise`, in words, is learned on labelled cases: it has a `value`, what is asked of it; its
-    thresholds are known before any case is read; and its masks may overlap, because it promises something of each
+    mask). A rule with a `promise`, in words, is learned on labelled cases: it has a `value`, what is asked of it. Its
+    thresholds are known before any case is read, and its masks may overlap, because it promises something of each
     structure by itself. It bounds the curve `losses` of :class:`segcal.fitting.reference.LossCurves`.
     """
 
@@ -103,7 +103,7 @@ class Rule:
         check_share(1 - self.value, draws)
         found = []
         for curves in reference.curves:
-            # Every draw has a mask that may be wrong, and only those with the structure have one that may miss it. The
+            # Every group has a mask that may be wrong, and only those with the structure have one that may miss it. The
             # lowest threshold at which little is wrong is looked for, and the highest at which little is missed.
             wrong = self.losses == "wrong"
             count, order = (draws, slice(None)) if wrong else (curves.present, slice(None, None, -1))
@@ -111,7 +111,7 @@ class Rule:
             place = first_controlled(losses[order], count, 1 - self.value)
             why = "no threshold reaches it on labelled cases"
             if curves.present < needed:
-                why = f"{curves.present} labelled draws have the structure, and {needed} are needed"
+                why = f"{curves.present} labelled groups have the structure, and {needed} are needed"
             missing = Limit(note=f"nothing is guaranteed, and the mask is the preserved one: {why}")
             found.append(missing if place is None else Limit(float(THRESHOLDS[order][place]), self.value))
         if all(one.threshold is None for one in found):
