@@ -21,6 +21,15 @@ a bin, after n voxels and f errors, its part of the sum has the closed form
 The bins are eight to an octave of doubt, so that voxels count as tied only if their doubts differ by less than one
 part in eight; on real cases AURC differs from the exact one by less than one part in a thousand.
 
+The generalised risk at coverage k/N is the share of all voxels that are among the first k and wrong. It is a mean over
+the voxels that stand for the whole, where the risk divides by the k that are left and so weighs the most confident
+errors most (Traub et al. 2024). The area under its curve through the origin is, with a tie as above,
+
+.. math:: \mathrm{AUGRC} = \frac1{N^2} \sum_b m_b \left(f_b + \frac{e_b}2\right)
+    = a (1 - a) (1 - \mathrm{AUROC}) + \frac{(1 - a)^2}2
+
+over the bins b, where a is the accuracy and AUROC that of errors by doubt.
+
 The area under the ROC curve of errors is the share of pairs of a wrong and a right voxel in which the wrong one is the
 more doubtful, a tie counting half: 1 finds every error, 0.5 is a guess.
 """
@@ -64,6 +73,17 @@ def area_under_risk_coverage(ranking: Ranking) -> float:
     n, f = np.cumsum(m) - m, np.cumsum(e) - e
     harmonic = scipy.special.digamma(n + m + 1) - scipy.special.digamma(n + 1)
     return float((e + (f - e * n / m) * harmonic).sum() / total)
+
+
+def area_under_generalised_risk_coverage(ranking: Ranking) -> float:
+    """Return the AUGRC.
+
+    >>> area_under_generalised_risk_coverage(Ranking(np.array([1, 0, 2]), np.array([0, 0, 1])))
+    0.1111111111111111
+    """
+    total = int(ranking.count.sum())
+    before = np.cumsum(ranking.wrong) - ranking.wrong
+    return float((ranking.count * (before + ranking.wrong / 2)).sum()) / total**2 if total else math.nan
 
 
 def area_under_error_roc(ranking: Ranking) -> float:
