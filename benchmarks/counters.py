@@ -1,4 +1,4 @@
-"""Which libraries count a calibration error right, from which size: ``python -m benchmarks.counters [--peers NAME ...]``.
+"""Which libraries count a calibration error right: ``python -m benchmarks.counters [--peers NAME ...] [--rows FOLDER]``.
 
 Every library is given the same block of 65,536 voxels of two classes again and again, until there are as many as in a
 volume of a challenge or a batch of street scenes. The error of many blocks is that of one, which is counted here in
@@ -6,8 +6,8 @@ float64: what a library reports beyond it is its own. Nine voxels of ten have a
 confidence above 0.97, as in a segmentation that is mostly background, and confidence is 0.02 above accuracy.
 
 Prints one line per library and size, then the first number of voxels, doubled from one block, from which a library is
-off by more than 1 %. With ``--rows`` it writes the rows of the board. Needs the `peers` extra. Libraries that copy the whole
-of their input in float64 stop at `FEWER` voxels, so that no run takes more than 3 GB.
+off by more than 1 %. With ``--rows`` it writes the rows of the board. Needs the `peers` extra. Libraries that copy
+their whole input in float64 stop at `FEWER` voxels, so that no run takes more than 3 GB.
 
 torch-uncertainty and probmetrics count with torchmetrics. ``benchmarks/patches`` has what would have to change.
 """

@@ -18,7 +18,6 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,39 +148,36 @@ def rows(folder: Path) -> Iterator[Row]:
 def _of_place(task: str, own: dict[str, list[dict[str, Any]]]) -> Iterator[Row]:
     for lines in own.values():
         lines.sort(key=lambda line: line["division"])
-    order = [line["division"] for line in own["ts"]]
     groups = [line["groups"] for line in own["ts"]]
-    draws = Draws(groups)
-    cases, repeats = sum(map(len, groups)), len(groups)
-    columns = {name: partial(_column, lines) for name, lines in own.items()}
+    draws, sizes = Draws(groups), (sum(map(len, groups)), len(groups))
     for name, lines in own.items():
-        assert [line["division"] for line in lines] == order
-        for metric, title in COUNTED.items():
-            scale, form = (100.0, ".2f") if title.endswith("%") else (1.0, ".4f")
+        assert [line["groups"] for line in lines] == groups
+        for metric in COUNTED:
             if metric == "flip_rate" and name == "nothing":
                 continue
-            one = estimate(columns[name](metric), draws)
-            for row in measured(task, name, title, one, form, scale):
-                yield _counted(row, cases, repeats)
-            for other in ("default", "ts"):
-                if name != other and metric != "flip_rate":
-                    gap = difference(columns[other](metric), columns[name](metric), draws, SHOWN[metric].better)
-                    note = f"better in {gap.better}, worse in {gap.worse} cases"
-                    for row in measured(task, f"{name} against {other}", title, gap, form, scale, note):
-                        yield _counted(row, cases, repeats)
-        spent = float(np.mean([line["seconds"] for line in lines]))
+            for row in _compared(task, name, metric, own, draws):
+                yield Row(row.task, row.method, row.metric, row.value, row.low, row.high, *sizes, row.note)
         if name != "nothing":
-            yield Row(task, name, "fit, CPU s", number(spent, ".1f"), repeats=repeats)
+            spent = float(np.mean([line["seconds"] for line in lines]))
+            yield Row(task, name, "fit, CPU s", number(spent, ".1f"), repeats=sizes[1])
         if chosen := ", ".join(line["chosen"] for line in lines if line["chosen"]):
             yield Row(task, name, "chosen", note=chosen)
 
 
+def _compared(task: str, name: str, metric: str, own: dict[str, list[dict[str, Any]]], draws: Draws) -> Iterator[Row]:
+    """Yield the mean of a metric, and its differences to `default` and `ts`."""
+    title, values = COUNTED[metric], _column(own[name], metric)
+    scale, form = (100.0, ".2f") if title.endswith("%") else (1.0, ".4f")
+    yield from measured(task, name, title, estimate(values, draws), form, scale)
+    for other in ("default", "ts"):
+        if name != other and metric != "flip_rate":
+            gap = difference(_column(own[other], metric), values, draws, SHOWN[metric].better)
+            note = f"better in {gap.better}, worse in {gap.worse} cases"
+            yield from measured(task, f"{name} against {other}", title, gap, form, scale, note)
+
+
 def _column(lines: list[dict[str, Any]], metric: str) -> list[np.ndarray]:
     return [np.array([np.nan if v is None else v for v in line["values"][metric]], float) for line in lines]
-
-
-def _counted(row: Row, cases: int, repeats: int) -> Row:
-    return Row(row.task, row.method, row.metric, row.value, row.low, row.high, cases, repeats, row.note)
 
 
 def main() -> None:

@@ -1,22 +1,22 @@
-r"""Recent calibrators of others, written from their definitions: SMART, structured matrix scaling, h-calibration, libraries' own.
+r"""Recent calibrators of others, written from their definitions: SMART, structured matrix scaling, h-calibration.
 
-Each function takes the logits of voxels ``(n, C)`` and their labels ``(n,)`` and returns a map from logits ``(n, C)`` to
-log-probabilities. None of them is part of the package; ``paper/peer_rows.py`` measures them.
+Each function takes the logits of voxels ``(n, C)`` and their labels ``(n,)`` and returns a map from logits to
+log-probabilities ``(n, C)``. None of them is part of the package; ``paper/peer_rows.py`` measures them.
 
-- ``smart`` (Guo et al., ICML 2026): one temperature per voxel, :math:`T = \mathrm{softplus}(f(m)) + 0.1`, where m is the
-  margin between the two largest logits, less its mean and divided by its deviation, and f has two hidden layers of 16
-  rectified units. Adam lowers the soft-binned error of the confidence p over 15 Gaussian bins of width 0.05,
-  :math:`\sum_b w_b \sqrt{(\bar p_b - \bar a_b)^2 + 10^{-6}}`; defaults of the authors' code of 2026.
-- ``sms`` (Berta et al., AISTATS 2026): temperature scaling, mixed with the uniform distribution at :math:`1/(n+1)`, then
-  :math:`\mathrm{softmax}((I + D + M) x + b)` with a ridge of C/n on b and on the diagonal D, and of C(C-1)/n on the rest
-  M. ``probmetrics``: what ``get_calibrator("logistic")`` of probmetrics 1.3 does, which is this for three classes and
-  more and Platt scaling of the log-odds for two.
-- ``h_calibration`` (Huang et al., 2025): a mixture of softmaxes at 16 temperatures. Over the pairs of a voxel and a class,
-  sorted by probability q, the mean of q - o over 201 neighbours (o is 1 where the class is the true one) has an absolute
-  value; its mean in each of 15 clusters of q, the mean over clusters, and the mean over which class's voxels are left
-  out, is what Adam lowers. The parameters with the least binned error (15 bins) on the voxels of the fit are kept.
-- ``torch_uncertainty``: the temperature of torch-uncertainty 0.13 with its defaults, 100 steps of L-BFGS in float32 with a
-  rate of 0.1 and without a line search.
+- ``smart`` (Guo et al., ICML 2026): one temperature per voxel, :math:`T = \mathrm{softplus}(f(m)) + 0.1`. The margin m
+  between the two largest logits is standardised, and f has two hidden layers of 16 rectified units. Adam lowers the
+  soft-binned error of the confidence p over 15 Gaussian bins of width 0.05,
+  :math:`\sum_b w_b \sqrt{(\bar p_b - \bar a_b)^2 + 10^{-6}}`; with the defaults of the authors' code of 2026.
+- ``sms`` (Berta et al., AISTATS 2026): temperature scaling, mixed with the uniform distribution at
+  :math:`1/(n+1)`, then :math:`\mathrm{softmax}((I + D + M) x + b)` with a ridge of C/n on b and on the diagonal D, and
+  of C(C-1)/n on the rest M. ``probmetrics``: what ``get_calibrator("logistic")`` of probmetrics 1.3 does, which is
+  this for three classes and more, and Platt scaling of the log-odds for two.
+- ``h_calibration`` (Huang et al., 2025): a mixture of softmaxes at 16 temperatures. Pairs of a voxel and a class are
+  sorted by probability q; the mean of q - o over 201 neighbours (o is 1 where the class is the true one) has an
+  absolute value. Adam lowers its mean over the pairs of each of 15 clusters of q, over clusters, and over which class's
+  voxels are left out. The parameters with the least binned error (15 bins) on the voxels of the fit are kept.
+- ``torch_uncertainty``: the temperature of torch-uncertainty 0.13 with its defaults, 100 steps of L-BFGS in float32
+  with a rate of 0.1 and without a line search.
 """
 
 import copy

@@ -11,7 +11,10 @@ from benchmarks.counters import BLOCK, block, error, exact, segcal
 
 PATCHES = Path(__file__).parents[1] / "benchmarks" / "patches"
 TIMES = (1024 * 2048) // BLOCK
-MODULES = {"torchmetrics": "torchmetrics.functional.classification.calibration_error", "monai": "monai.metrics.calibration"}
+MODULES = {
+    "torchmetrics": "torchmetrics.functional.classification.calibration_error",
+    "monai": "monai.metrics.calibration",
+}
 
 
 def patched(name, folder):
