@@ -8,30 +8,30 @@ r"""Proper scores, entropy, and whether confidence tells right voxels from wrong
 The Brier score is the sum over classes (0 to 2), not their mean. The free energy of the input logits is
 :math:`F(z) = \log \sum_c e^{z_c}`; a calibrator that is not translation-invariant sees it.
 
-Area under the risk-coverage curve: with voxels sorted from the most to the least confident, the risk at coverage k/N is
+Area under the risk-coverage curve. Voxels are sorted from the most to the least confident; the risk at coverage k/N is
 the share of errors among the first k:
 
 .. math:: \mathrm{AURC} = \frac1N \sum_{k=1}^N \frac{\#\text{errors among the first } k}{k} .
 
-Voxels of one bin of doubt count as tied, and a tie stands for the mean over its orders. With m voxels and e errors in
-a bin, after n voxels and f errors, its part of the sum has the closed form
+Voxels of one bin of uncertainty count as tied, and a tie stands for the mean over its orders. With m voxels and e
+errors in a bin, after n voxels and f errors, its part of the sum has the closed form
 
 .. math:: \sum_{i=1}^m \frac{f + e i / m}{n + i} = e + \left(f - \frac{e n}{m}\right) (H_{n+m} - H_n) .
 
-The bins are eight to an octave of doubt, so that voxels count as tied only if their doubts differ by less than one
-part in eight; on real cases AURC differs from the exact one by less than one part in a thousand.
+The bins are eight to an octave of uncertainty, so voxels count as tied only if their uncertainties differ by less than
+one eighth. On real cases AURC differs from the exact one by less than one part in a thousand.
 
-The generalised risk at coverage k/N is the share of all voxels that are among the first k and wrong. It is a mean over
-the voxels that stand for the whole, where the risk divides by the k that are left and so weighs the most confident
-errors most (Traub et al. 2024). The area under its curve through the origin is, with a tie as above,
+The generalised risk at coverage k/N is the share of all voxels that are among the first k and wrong. The risk divides
+by k instead of N, so the most confident errors count most there (Traub et al. 2024). The area under the generalised
+curve through the origin, with ties as above, is
 
 .. math:: \mathrm{AUGRC} = \frac1{N^2} \sum_b m_b \left(f_b + \frac{e_b}2\right)
     = a (1 - a) (1 - \mathrm{AUROC}) + \frac{(1 - a)^2}2
 
-over the bins b, where a is the accuracy and AUROC that of errors by doubt.
+over the bins b, with the accuracy a and the AUROC of errors.
 
-The area under the ROC curve of errors is the share of pairs of a wrong and a right voxel in which the wrong one is the
-more doubtful, a tie counting half: 1 finds every error, 0.5 is a guess.
+The area under the ROC curve of errors is a share of pairs of a wrong and a right voxel. In these the wrong one is more
+uncertain; a tie counts half. 1 finds every error, 0.5 is a guess.
 """
 
 import math
