@@ -1,4 +1,4 @@
-"""Which libraries count a calibration error right: ``python -m benchmarks.counters [--peers NAME ...] [--rows FOLDER]``.
+"""Libraries that count a calibration error wrong: ``python -m benchmarks.counters [--peers NAME ...] [--rows FOLDER]``.
 
 Every library is given the same block of 65,536 voxels of two classes again and again, until there are as many as in a
 volume of a challenge or a batch of street scenes. The error of many blocks is that of one, which is counted here in

@@ -265,7 +265,9 @@ def recent() -> str:
     found, lines = rows_of("peers_recent"), []
     places = dict.fromkeys(task for task, _, _ in found)
     for place in places:
-        own = [method for task, method, metric in found if (task, metric) == (place, "NLL") and " against " not in method]
+        own = [
+            method for task, method, metric in found if (task, metric) == (place, "NLL") and " against " not in method
+        ]
         least = {metric: min(found[place, method, metric].value or 0 for method in own) for metric in RECENT_METRICS}
         for method in own:
             cells = []

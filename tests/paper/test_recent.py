@@ -1,5 +1,7 @@
 """Recent calibrators of others against plain loops of their definitions."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -97,7 +99,7 @@ def test_the_error_of_neighbours_is_that_of_a_plain_loop():
         ]
         edges = recent.clusters(torch.from_numpy(q)).tolist()
         assert [edges[0], edges[-1]] == [0, len(q)]
-        parts.append(np.mean([sum(off[a:b]) / (b - a + 1e-5) for a, b in zip(edges, edges[1:], strict=False)]))
+        parts.append(np.mean([sum(off[a:b]) / (b - a + 1e-5) for a, b in itertools.pairwise(edges)]))
     found = recent.neighbour_error(torch.from_numpy(probs).float(), torch.from_numpy(labels), window)
     assert float(found) == pytest.approx(np.mean(parts), rel=1e-3)
 
@@ -105,6 +107,6 @@ def test_the_error_of_neighbours_is_that_of_a_plain_loop():
 def test_clusters_of_one_dimension_are_nearest_to_their_means():
     values = np.sort(np.random.default_rng(1).random(300))
     edges = recent.clusters(torch.from_numpy(values), 6, 200).tolist()
-    means = [values[a:b].mean() for a, b in zip(edges, edges[1:], strict=False)]
+    means = [values[a:b].mean() for a, b in itertools.pairwise(edges)]
     nearest = np.abs(values[:, None] - means).argmin(1)
     assert nearest.tolist() == np.repeat(np.arange(6), np.diff(edges)).tolist()
