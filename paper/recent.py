@@ -79,7 +79,7 @@ def smart(logits: Tensor, labels: Tensor, epochs: int = 2000, most: int = 20_000
         if waited >= 200:
             break
     net.load_state_dict(kept)
-    return lambda z: (z / temperature(margin(z.float()))).log_softmax(1)
+    return lambda z: (z / temperature(margin(z.float()))).log_softmax(1).detach()
 
 
 def margin(logits: Tensor) -> Tensor:
