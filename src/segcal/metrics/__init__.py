@@ -112,6 +112,9 @@ METRICS: dict[str, Metric] = {
         "spread of the logits' offset", Reader("free_energy"), scores.free_energy_std, unit="nat", better=None
     ),
     "aurc": Metric("area under risk-coverage curve", Reader("ranking"), scores.area_under_risk_coverage),
+    "augrc": Metric(
+        "area under generalised risk-coverage curve", Reader("ranking"), scores.area_under_generalised_risk_coverage
+    ),
     "root_brier": Metric("root Brier score", Reader("likelihood"), scores.root_brier_score, unit=""),
     "ece_debiased": Metric("calibration error less what chance adds", CurveReader("all", 15), _DEBIASED),
     "ece_equal_mass": Metric("ECE, equal-mass bins", Reader("sample"), reliability.equal_mass_calibration_error),
