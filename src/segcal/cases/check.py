@@ -262,7 +262,7 @@ def _read_labels(
     try:
         if stored.mask is not None:
             mask = check_mask(as_tensor(stored.mask, "mask"), "mask", space)
-        labels, _ = cases.read_labels(case_id, space, stored, mask)
+        labels, _, _ = cases.read_labels(case_id, space, stored, mask)
         _refuse_nothing(space, mask, labels)
         if not any(problem.severity == "error" for problem in problems):
             cases.check_geometry(case_id)

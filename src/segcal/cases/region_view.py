@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -12,6 +13,7 @@ from segcal.cases.base import Case, Cases
 from segcal.cases.formats.base import FormatFacts
 from segcal.cases.kept import Kept
 from segcal.errors import InputError
+from segcal.raters import Votes
 from segcal.regions import Regions
 from segcal.types import Kind
 
@@ -66,7 +68,7 @@ class RegionView(Cases):
         super().__init__(whole.ids, 2, whole.kind, whole.pooling, (f"not {name}", name), whole.groups, whole.sites)
         self._whole, self._all, self._number = whole, regions, number
         self.origin, self.wants_disagreement = whole.origin, whole.wants_disagreement
-        self.aspect = f"region {name}"
+        self.aspect, self.raters = f"region {name}", whole.raters
 
     def read(self, case_id: str) -> Case:
         """Read one case of all regions, and return this one."""
@@ -136,12 +138,20 @@ def region_view(cases: Cases, number: int) -> RegionView:
     return RegionView(cases, cases.regions, number)
 
 
+def region_votes(votes: Votes, regions: Regions, number: int) -> Votes:
+    """Return the votes for off and on of one region."""
+    return votes.each(partial(regions.truth, number=number), 2)
+
+
 def region_case(case: Case, regions: Regions, number: int) -> Case:
     """Return one region of a case."""
+    votes = None if case.votes is None else region_votes(case.votes, regions, number)
+    labels = None if case.labels is None else regions.truth(case.labels, number)
     return replace(
         case,
         logits=two_classes(case.logits[number]),
-        labels=None if case.labels is None else regions.truth(case.labels, number),
+        labels=labels if votes is None else votes.labels(),
+        votes=votes,
         doubt="",
         disagreement=None if case.disagreement is None else case.disagreement[number],
     )

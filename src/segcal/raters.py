@@ -1,0 +1,312 @@
+r"""Several raters: what is declared about them, and their labels of one case in little memory.
+
+A rater r has the integer weight :math:`w_r`; at voxel v the class c has the *votes*
+:math:`k_{vc} = \sum_r w_r [y_{rv} = c]` of the :math:`T = \sum_r w_r` that there can be, and its *share* is
+:math:`k_{vc} / \sum_c k_{vc}`. Everything that is counted is counted once per vote, as if the label maps of all raters
+were put one after the other; sums are kept in units of T votes, so that a voxel on which all raters agree counts
+exactly as a voxel with one label.
+
+Raters agree nearly everywhere. So each voxel has the number of its *pattern*, and a small table says what every rater
+marked there: memory grows neither with raters nor with classes. Shares without raters have a table of votes instead.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.checks import MAX_CLASSES, check_labels
+from segcal.errors import InputError
+from segcal.types import IGNORED
+
+# One label map per rater; all of them along the first axis; one bit of a whole number per rater; or a share per class.
+Form = Literal["maps", "axis", "bits", "shares"]
+FORMS = get_args(Form)
+# Bits of the whole numbers that bit masks are stored in, and votes that still add up exactly over all voxels.
+MOST_BITS, MOST_VOTES = 62, 1 << 20
+# How far the shares of a voxel may miss a sum of 1.
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Raters:
+    """What is declared: how labels are given, and the weight of each rater.
+
+    Attributes:
+        form: one of :data:`FORMS`.
+        weights: of each rater; of shares the votes that each voxel gets.
+    """
+
+    form: Form
+    weights: tuple[int, ...]
+
+    @classmethod
+    def declared(
+        cls, form: str | None, count: int | None, weights: Sequence[int] | None, folders: int = 1
+    ) -> "Raters | None":
+        """Return what a user declares, if anything; `folders` is how many folders of labels there are."""
+        if form is None and folders < 2:
+            if count is None and weights is None:
+                return None
+            raise InputError(
+                "the number or weights of raters are given, but not how their labels are stored. Name one folder of "
+                f"labels per rater, or declare raters as one of {', '.join(FORMS[1:])}."
+            )
+        form = form or "maps"
+        if form not in FORMS or (form == "maps") != (folders > 1):
+            raise InputError(
+                f"raters is {form!r} with {folders} folders of labels, but several folders are 'maps', and one folder "
+                f"is one of {', '.join(FORMS[1:])}. Correct the declaration."
+            )
+        count = folders if form == "maps" else len(weights) if count is None and weights is not None else count
+        if count is None or not 1 <= count <= (MOST_BITS if form == "bits" else MOST_VOTES):
+            what = "the votes that shares are rounded to" if form == "shares" else "the number of raters"
+            raise InputError(f"num_raters is {count}, but {what} must be declared. Pass for example num_raters=10.")
+        if weights is None or form == "shares":
+            return cls(form, (count,) if form == "shares" else (1,) * count)
+        if len(weights) != count or min(weights) < 1 or sum(weights) > MOST_VOTES:
+            raise InputError(
+                f"rater_weights is {list(weights)}, but one whole number from 1 for each of {count} raters is needed. "
+                "Give fractions as whole numbers with the same ratios."
+            )
+        return cls(form, tuple(weights))
+
+    @property
+    def total(self) -> int:
+        """Return the votes that a voxel can have, T."""
+        return sum(self.weights)
+
+    def votes(
+        self, given: Tensor, name: str, space: Sequence[int], classes: int | None, ignore: int | None
+    ) -> "Votes":
+        """Return the votes of one array that holds all raters; `classes` is None where there are regions."""
+        if self.form == "axis":
+            labels = check_labels(given, name, (len(self.weights), *space), classes or MAX_CLASSES, ignore)
+            return self.of_maps(enumerate(labels.numpy()), classes)
+        values = given.numpy()
+        if self.form == "shares":
+            return _of_shares(values, name, tuple(space), self.weights[0], classes)
+        if values.dtype.kind not in "biu" or values.shape != tuple(space):
+            raise InputError(
+                f"{name} has shape {values.shape} and type {values.dtype}, but bit masks are whole numbers of the "
+                f"shape {tuple(space)} of its scores. Give one number per voxel."
+            )
+        return _of_bits(values, name, self.weights, ignore)
+
+    def of_maps(self, maps: Iterable[tuple[int, np.ndarray]], classes: int | None) -> "Votes":
+        """Return the votes of label maps by the number of their rater; negative labels do not count.
+
+        Of two maps only the voxels that differ are looked at.
+        """
+        base: np.ndarray | None = None
+        for number, labels in maps:
+            if base is None:
+                base, seen = labels.reshape(-1), labels.shape
+                there = np.bincount(base - IGNORED) > 0
+                first = np.flatnonzero(there) + IGNORED
+                code = (np.cumsum(there, dtype=np.int32) - 1)[base - IGNORED]
+                table = np.full((len(first), len(self.weights)), IGNORED, np.int32)
+                like = number
+            else:
+                flat = labels.reshape(-1)
+                where = np.flatnonzero(flat != base)
+                pairs = np.stack([code[where], flat[where].astype(np.int32)])
+                keys = pairs[0].astype(np.int64) << 32 | (pairs[1].astype(np.int64) - IGNORED)
+                found, inverse = np.unique(keys, return_inverse=True)
+                table[:, number] = table[:, like]
+                more = table[found >> 32]
+                more[:, number] = (found & 0xFFFFFFFF) + IGNORED
+                code[where] = len(table) + inverse
+                table = np.concatenate([table, more])
+                continue
+            table[:, number] = first
+        if base is None:
+            raise InputError("no rater has labels for it, but at least one is needed. Add a label map.")
+        return Votes.made(code.reshape(seen), table, None, self.weights, classes)
+
+
+class Entries(NamedTuple):
+    """Voxels once for each class that somebody marked: index, class and votes of each, of the total."""
+
+    index: Tensor
+    label: Tensor
+    votes: Tensor
+    total: int
+
+
+@dataclass(frozen=True)
+class Votes:
+    """The labels of all raters of one case.
+
+    Attributes:
+        code: ``(*space)``, the pattern of each voxel, in a small type.
+        marks: ``(patterns, raters)``, the label of each rater, :data:`IGNORED` for none; None of shares.
+        count: ``(patterns, classes)`` int64, the votes of each class.
+        weights: of each rater.
+    """
+
+    code: Tensor
+    marks: np.ndarray | None
+    count: np.ndarray
+    weights: tuple[int, ...]
+
+    @classmethod
+    def made(
+        cls,
+        code: np.ndarray,
+        marks: np.ndarray | None,
+        count: np.ndarray | None,
+        weights: tuple[int, ...],
+        classes: int | None,
+    ) -> "Votes":
+        """Return votes of patterns; where only marks are given they are counted."""
+        kept = code.astype(np.uint8 if code.max(initial=0) < 256 else np.int32, copy=False)
+        if count is None:
+            assert marks is not None
+            count = np.zeros((len(marks), max(int(marks.max(initial=0)) + 1, classes or 0)), np.int64)
+            for own, weight in zip(marks.T, weights, strict=True):
+                np.add.at(count, (np.flatnonzero(own >= 0), own[own >= 0]), weight)
+        return cls(torch.from_numpy(kept), marks, count, weights)
+
+    @property
+    def total(self) -> int:
+        """Return the votes that a voxel can have, T."""
+        return sum(self.weights)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all arrays."""
+        return self.code.nbytes + self.count.nbytes + (0 if self.marks is None else self.marks.nbytes)
+
+    @cached_property
+    def cast(self) -> np.ndarray:
+        """Return how many votes a voxel of each pattern has."""
+        return self.count.sum(1)
+
+    @cached_property
+    def majority(self) -> np.ndarray:
+        """Return the class with most votes in each pattern, the lowest of equal ones; :data:`IGNORED` without votes."""
+        return np.where(self.cast > 0, self.count.argmax(1), IGNORED)
+
+    @cached_property
+    def agreed(self) -> np.ndarray:
+        """Return the class of each pattern that has all T votes; :data:`IGNORED` where there is none."""
+        return np.where(self.count.max(1, initial=0) == self.total, self.majority, IGNORED)
+
+    @cached_property
+    def bounds(self) -> np.ndarray:
+        """Return the entropy of the shares of each pattern in nats, and one less the sum of their squares."""
+        share = self.count / np.maximum(self.cast, 1)[:, None]
+        entropy = -(share * np.log(np.where(share > 0, share, 1))).sum(1)
+        return np.stack([entropy, np.where(self.cast > 0, 1 - np.square(share).sum(1), 0.0)])
+
+    def labels(self, table: np.ndarray | None = None) -> Tensor:
+        """Return the label map of the majority, or of another column of patterns, ``(*space)`` int64."""
+        own = torch.from_numpy((self.majority if table is None else table).astype(np.int64))
+        return own[self.code.reshape(-1).int()].reshape(self.code.shape)
+
+    def patterns(self) -> np.ndarray:
+        """Return how many voxels each pattern has."""
+        return torch.bincount(self.code.reshape(-1), minlength=len(self.count)).numpy()
+
+    def outside(self, mask: Tensor) -> "Votes":
+        """Return the votes inside of a mask alone."""
+        none = np.zeros((1, self.count.shape[1]), np.int64)
+        marks = None if self.marks is None else np.pad(self.marks, ((0, 1), (0, 0)), constant_values=IGNORED)
+        code = self.code.int().where(mask, len(self.count)).numpy()
+        return Votes.made(code, marks, np.concatenate([self.count, none]), self.weights, None)
+
+    def each(self, change: Callable[[Tensor], Tensor], classes: int) -> "Votes":
+        """Return the votes of labels that are changed alike, such as to those of one region."""
+        assert self.marks is not None
+        marks = change(torch.from_numpy(self.marks)).numpy()
+        made = Votes.made(np.zeros(0, np.int32), marks, None, self.weights, classes)
+        return replace(made, code=self.code)
+
+    def part(self, where: tuple[slice, ...] | slice | Tensor) -> "Votes":
+        """Return the votes of some voxels."""
+        return replace(self, code=self.code[where])
+
+    def in_line(self) -> "Votes":
+        """Return the votes along one axis."""
+        return replace(self, code=self.code.reshape(-1))
+
+    def entries(self) -> Entries:
+        """Return the voxels that have votes, in their order, once for each class that has some."""
+        pattern, label = np.nonzero(self.count)
+        each = torch.from_numpy(np.bincount(pattern, minlength=len(self.count)))
+        start = each.cumsum(0) - each
+        code = self.code.reshape(-1).int()
+        size = each[code]
+        if bool((size == 1).all()):
+            index, place = torch.arange(len(code)), start[code]
+        else:
+            index = torch.arange(len(code)).repeat_interleave(size)
+            place = torch.arange(len(index)) - (size.cumsum(0) - size - start[code])[index]
+        votes = self.count[pattern, label]
+        return Entries(index, torch.from_numpy(label)[place], torch.from_numpy(votes)[place], self.total)
+
+    def one_each(self, rng: np.random.Generator) -> Tensor:
+        """Return a label map with one vote of each voxel, drawn at random where they differ."""
+        found = self.labels()
+        split = torch.from_numpy((self.count > 0).sum(1) > 1)[self.code.reshape(-1).int()].reshape(self.code.shape)
+        code = self.code[split].numpy()
+        drawn = rng.random(len(code)) * self.cast[code]
+        found[split] = torch.from_numpy((np.cumsum(self.count[code], 1) <= drawn[:, None]).sum(1))
+        return found
+
+
+def _of_bits(given: np.ndarray, name: str, weights: tuple[int, ...], ignore: int | None) -> Votes:
+    found, code = np.unique(given.astype(np.int64), return_inverse=True)
+    none = np.zeros(len(found), bool) if ignore is None else found == ignore
+    outside = found[~none & ((found < 0) | (found >= 1 << len(weights)))]
+    if outside.size:
+        raise InputError(
+            f"{name} has the value {outside[-1]}, but {len(weights)} raters have bit masks from 0 to "
+            f"{(1 << len(weights)) - 1}. Declare the number of raters, or the ignore label."
+        )
+    marks = np.where(none[:, None], IGNORED, found[:, None] >> np.arange(len(weights)) & 1)
+    return Votes.made(code.reshape(given.shape), marks.astype(np.int32), None, weights, 2)
+
+
+def _of_shares(given: np.ndarray, name: str, space: tuple[int, ...], total: int, classes: int | None) -> Votes:
+    """Return the votes of shares ``(classes, *space)``, rounded so that every voxel has all of them."""
+    if classes is None:
+        raise InputError(f"{name} holds shares, but regions are read from label maps. Give a label map per rater.")
+    shares = given.astype(np.float64)
+    if classes == 2 and shares.shape in (space, (1, *space)):
+        shares = np.stack([1 - shares.reshape(space), shares.reshape(space)])
+    off = np.abs(shares.sum(0) - 1).max(initial=0) if shares.shape == (classes, *space) else np.inf
+    if not (off <= TOLERANCE and (shares >= -TOLERANCE).all()):
+        raise InputError(
+            f"{name} has shape {given.shape} and shares that are off a sum of 1 by {off:.3g}, but the share of each of "
+            f"{classes} classes is needed, with classes first, or for two classes that of the second. Correct it."
+        )
+    flat = shares.reshape(classes, -1).clip(0, 1) * total
+    votes = np.floor(flat + 1e-6).astype(np.int64)
+    short = total - votes.sum(0)
+    split = np.flatnonzero(short)  # the largest remainders get what is left, the lowest class of equal ones
+    rank = np.argsort(np.argsort((votes - flat)[:, split], axis=0, kind="stable"), axis=0)
+    votes[:, split] += rank < short[split]
+    count, code = _pairs(votes, total) if classes == 2 else np.unique(votes, axis=1, return_inverse=True)
+    return Votes.made(code.reshape(space), None, np.ascontiguousarray(count.T), (total,), classes)
+
+
+def _pairs(votes: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
+    second = np.arange(total + 1)
+    return np.stack([total - second, second]), votes[1]
+
+
+def check_votes(votes: Votes, space: tuple[int, ...], num_labels: int) -> None:
+    """Refuse votes that do not belong to a case, whoever made them: compiled loops do not look where they read."""
+    largest, patterns = int(votes.code.max()) if votes.code.numel() else 0, votes.count[votes.cast > 0]
+    classes = int(np.flatnonzero(patterns.any(0)).max(initial=0)) + 1
+    if tuple(votes.code.shape) != space or largest >= len(votes.count) or classes > num_labels:
+        raise InputError(
+            f"votes has shape {tuple(votes.code.shape)} and {classes} classes, but {space} and at most {num_labels} "
+            "are needed, like its logits. Declare raters where the cases are opened."
+        )

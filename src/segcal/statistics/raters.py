@@ -1,0 +1,127 @@
+r"""What several raters make of a case: counts per vote, masks of each rater, and how far the raters agree.
+
+Of the voxels that all raters give one class, a case is counted as if they had one label. The others are counted once
+for each class that a rater marked, those with equally many votes together; counts are multiplied by the votes, so all
+are whole numbers. Bands lie about the boundary of the majority.
+
+How far raters agree bounds what can be reached. With shares :math:`t_{vc}`, no predictor has a mean NLL below
+:math:`\frac1N \sum_v \sum_c -t_{vc} \log t_{vc}`, nor a Brier score below :math:`\frac1N \sum_v (1 - \sum_c t_{vc}^2)`.
+Agreement is the chance that two raters, drawn at random with their weights, give a voxel the same label.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.kernels.raw_tables import RawTables, add_votes, merge_energy
+from segcal.raters import Votes
+from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable
+from segcal.statistics.boundary import LabelBands
+from segcal.types import IGNORED
+
+# Voxels that are gathered at a time.
+GATHERED = 1 << 20
+
+
+@dataclass(frozen=True)
+class RaterTable(AdditiveTable):
+    """How the raters of a case, or of several, stand to each other and to the prediction."""
+
+    votes: int  # that were cast
+    pairs: int  # of votes of two raters for one voxel
+    agreeing: int  # pairs for one class
+    entropy: float  # sum over voxels of the entropy of shares times votes, in units of all votes of a voxel
+    impurity: float  # the same of 1 - sum of squared shares
+    most: int  # votes for the class with most votes in its voxel
+    each: np.ndarray  # (raters, truth, prediction) int64, voxels; no raters of shares
+    between: np.ndarray  # (pairs of raters, one, other) int64, voxels
+    majority: np.ndarray  # (truth, prediction) int64, voxels
+    weights: Annotated[tuple[int, ...], FIXED]  # of the raters; of shares the votes of a voxel
+    expected: Annotated[np.ndarray | None, PER_CASE] = None  # (classes,) sum of probabilities over voxels
+    volumes: Annotated[np.ndarray | None, PER_CASE] = None  # (raters that have the case, classes) voxels
+
+
+def count_votes(
+    scores: Tensor, votes: Votes, count: Callable[..., RawTables], bands: np.ndarray | None, reference: np.ndarray | None
+) -> tuple[RawTables, int]:
+    """Return the tables of one case and how many voxels have votes.
+
+    `count` is given scores, labels, band codes, reference predictions, and whether predictions are wanted.
+    """
+    whole = votes.agreed
+    parts = [(votes.total, count(scores, votes.labels(whole), bands, reference, True))]
+    energy = [(parts[0][1].voxels(), parts[0][1].energy)]
+    split = torch.from_numpy((whole == IGNORED) & (votes.cast > 0))[votes.code.reshape(-1).int()]
+    places = split.nonzero().squeeze(1)
+    flat = scores.reshape(len(scores), -1)
+    for part in places.split(GATHERED) if len(places) else ():
+        columns = flat[:, part.to(flat.device)]
+        free = torch.logsumexp(columns.double(), 0).cpu().numpy()
+        energy.append((len(free), np.array([free.mean(), np.square(free - free.mean()).sum()])))
+        entries = votes.in_line().part(part).entries()
+        for size in entries.votes.unique().tolist():
+            own = entries.index[entries.votes == size]
+            at = part[own].numpy()
+            codes, old = (None if each is None else each[at] for each in (bands, reference))
+            label = entries.label[entries.votes == size]
+            parts.append((size, count(columns[:, own.to(flat.device)], label, codes, old, False)))
+    found = add_votes(parts, votes.total)
+    moments = energy[0]
+    for other in energy[1:]:
+        moments = (moments[0] + other[0], merge_energy(*moments, *other))
+    found.ignored[0] = int(votes.patterns()[votes.cast == 0].sum())
+    return found._replace(energy=moments[1]), moments[0]
+
+
+def bands_of(bands: LabelBands, votes: Votes) -> LabelBands:
+    """Return the bands of the majority with the votes in each; distances are those of its voxels, in units of T."""
+    code = torch.from_numpy(bands.code.astype(np.int64)) * len(votes.count) + votes.code.reshape(-1)
+    often = torch.bincount(code, minlength=(len(bands.count) + 1) * len(votes.count)).numpy()
+    count = (often.reshape(-1, len(votes.count)) @ votes.cast)[: len(bands.count)]
+    share = np.divide(count, bands.count * votes.total, out=np.zeros(len(count)), where=bands.count > 0)
+    return LabelBands(bands.edges, bands.code, count, bands.distance * share)
+
+
+def rater_table(votes: Votes, prediction: np.ndarray, expected: np.ndarray | None) -> RaterTable:
+    """Return how raters stand to each other and to the prediction ``(*space)`` of a case."""
+    classes, cast = votes.count.shape[1], votes.cast
+    joint = torch.from_numpy(prediction.reshape(-1).astype(np.int64)) + classes * votes.code.reshape(-1).long()
+    table = torch.bincount(joint, minlength=classes * len(cast)).numpy().reshape(len(cast), classes)
+    often = table.sum(1)
+    squares = np.zeros(len(cast), np.int64)  # of a rater with itself, which is no pair
+    marks = np.zeros((len(cast), 0), np.int32) if votes.marks is None else votes.marks
+    for own, weight in zip(marks.T, votes.weights, strict=False):
+        squares += (own >= 0) * weight**2
+    if votes.marks is None:
+        squares = cast  # of shares each vote is a rater
+    entropy, impurity = votes.bounds @ (often * cast) / votes.total
+    each = np.zeros((marks.shape[1], classes, classes), np.int64)
+    for own, target in zip(marks.T, each, strict=True):
+        np.add.at(target, own[own >= 0], table[own >= 0])
+    majority = np.zeros((classes, classes), np.int64)
+    np.add.at(majority, votes.majority[cast > 0], table[cast > 0])
+    pairs = list(combinations(marks.T, 2))
+    between = np.zeros((len(pairs), classes, classes), np.int64)
+    for (one, other), target in zip(pairs, between, strict=True):
+        both = (one >= 0) & (other >= 0)
+        np.add.at(target, (one[both], other[both]), often[both])
+    volumes = each.sum(2)
+    return RaterTable(
+        votes=int(cast @ often),
+        pairs=int((cast**2 - squares) @ often),
+        agreeing=int(((votes.count**2).sum(1) - squares) @ often),
+        entropy=float(entropy),
+        impurity=float(impurity),
+        most=int(votes.count.max(1, initial=0) @ often),
+        each=each,
+        between=between,
+        majority=majority,
+        weights=votes.weights,
+        expected=expected,
+        volumes=volumes,
+    )
