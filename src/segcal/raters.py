@@ -13,7 +13,7 @@ marked there: memory grows neither with raters nor with classes. Shares without 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -67,13 +67,14 @@ class Raters:
             what = "the votes that shares are rounded to" if form == "shares" else "the number of raters"
             raise InputError(f"num_raters is {count}, but {what} must be declared. Pass for example num_raters=10.")
         if weights is None or form == "shares":
-            return cls(form, (count,) if form == "shares" else (1,) * count)
+            weights = (count,) if form == "shares" else (1,) * count
+            return cls(cast(Form, form), weights)
         if len(weights) != count or min(weights) < 1 or sum(weights) > MOST_VOTES:
             raise InputError(
                 f"rater_weights is {list(weights)}, but one whole number from 1 for each of {count} raters is needed. "
                 "Give fractions as whole numbers with the same ratios."
             )
-        return cls(form, tuple(weights))
+        return cls(cast(Form, form), tuple(weights))
 
     @property
     def total(self) -> int:
@@ -129,7 +130,8 @@ class Raters:
         return Votes.made(code.reshape(seen), table, None, self.weights, classes)
 
 
-class Entries(NamedTuple):
+@dataclass(frozen=True)
+class Entries:
     """Voxels once for each class that somebody marked: index, class and votes of each, of the total."""
 
     index: Tensor
@@ -194,8 +196,13 @@ class Votes:
 
     @cached_property
     def agreed(self) -> np.ndarray:
-        """Return the class of each pattern that has all T votes; :data:`IGNORED` where there is none."""
-        return np.where(self.count.max(1, initial=0) == self.total, self.majority, IGNORED)
+        """Return the class that all votes are for, where a pattern has as many as any; elsewhere :data:`IGNORED`."""
+        return np.where((self.count.max(1, initial=0) == self.full) & (self.cast > 0), self.majority, IGNORED)
+
+    @property
+    def full(self) -> int:
+        """Return the most votes that a voxel of this case has: T, unless raters are missing."""
+        return int(self.cast.max(initial=0))
 
     @cached_property
     def bounds(self) -> np.ndarray:

@@ -26,7 +26,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from segcal.cases import FileCases, ReadOptions, open_cases
+from segcal.cases import FileCases, ReadOptions, open_cases, split_folders
 from segcal.cases.files import IMAGES, LABELS
 from segcal.cases.formats import FORMATS
 from segcal.cases.parallel import Workers
@@ -93,18 +93,28 @@ class Call:
         return self.open(self.args.paths, getattr(self.args, "labels", None), pooling)
 
     @property
+    def labelled(self) -> tuple[list[Path], Path | list[Path] | None]:
+        """The folders of predictions and of labels: the last one, or those of --labels."""
+        args = self.args
+        return (args.paths, args.labels) if args.labels else split_folders(args.paths)
+
+    @property
     def own(self) -> FileCases:
         """The cases to work on: all, or those of the part."""
         return self.cases if self.part is None else self.part.take(self.cases)
 
     def open(
-        self, folders: list[Path], labels: Path | None, pooling: str | None = None, matching: bool = True
+        self,
+        folders: list[Path],
+        labels: Path | list[Path] | None,
+        pooling: str | None = None,
+        matching: bool = True,
     ) -> FileCases:
         """Open cases as the options say; unless strict, incomplete ones fail one by one when they are read.
 
         Args:
             folders: one per member.
-            labels: the folder of labels.
+            labels: the folder of labels, or one per rater.
             pooling: how several folders are pooled where the options do not say.
             matching: refuse folders of which no case has labels.
         """
@@ -117,7 +127,7 @@ class Call:
         known = cases.label_folder
         if matching and labels is not None and known is not None and not set(cases.ids) & set(known.files):
             raise InputError(
-                f"{folders[0]} and {labels} have no case in common (such as {cases.ids[0]} and {min(known.files)}), "
+                f"{folders[0]} and {known.folder} have no case in common (such as {cases.ids[0]} and {min(known.files)}), "
                 "but files of one case must have one stem. Rename the files, or name other folders."
             )
         cases.footprint = Footprint.of(self.args.command, self.args.workers)

@@ -96,8 +96,7 @@ def _draw_from(per_case: int, seed: int, contexts: Collection[str], case: Case) 
     share = (entries.votes / entries.total).double()
     hard = hardness(logits.to(compute_dtype(logits.dtype))).double()[entries.index] * share
     index, probability = draw_hard(hard, per_case, float(share.sum()), float(hard.sum()), rng, share)
-    chosen = Entries(*(each[index] for each in entries[:3]), entries.total)
-    voxels = valid(voxels, chosen)
+    voxels = valid(voxels, Entries(entries.index[index], entries.label[index], entries.votes[index], entries.total))
     weight = (share[index] / probability).to(voxels.weight.dtype)
     return len(entries.index), voxels._replace(weight=weight)
 

@@ -144,7 +144,8 @@ class Excess:
         """Return the table of raters with that excess in place of the least."""
         if tables.raters is None:
             return None
-        return replace(tables.raters, **{self.least: getattr(tables.likelihood, self.of) - getattr(tables.raters, self.least)})
+        more = getattr(tables.likelihood, self.of) - getattr(tables.raters, self.least)
+        return replace(tables.raters, **{self.least: more})
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def count_votes(
     `count` is given scores, labels, band codes, reference predictions, and whether predictions are wanted.
     """
     whole = votes.agreed
-    parts = [(votes.total, count(scores, votes.labels(whole), bands, reference, True))]
+    parts = [(votes.full, count(scores, votes.labels(whole), bands, reference, True))]
     energy = [(parts[0][1].voxels(), parts[0][1].energy)]
     split = torch.from_numpy((whole == IGNORED) & (votes.cast > 0))[votes.code.reshape(-1).int()]
     places = split.nonzero().squeeze(1)
