@@ -49,85 +49,71 @@ class Raters:
         cls, form: str | None, count: int | None, weights: Sequence[int] | None, folders: int = 1
     ) -> "Raters | None":
         """Return what a user declares, if anything; `folders` is how many folders of labels there are."""
-        if form is None and folders < 2:
-            if count is None and weights is None:
-                return None
-            raise InputError(
-                "the number or weights of raters are given, but not how their labels are stored. Name one folder of "
-                f"labels per rater, or declare raters as one of {', '.join(FORMS[1:])}."
-            )
-        form = form or "maps"
+        if form is None and count is None and weights is None and folders < 2:
+            return None
+        form = "maps" if form is None and folders > 1 else form
         if form not in FORMS or (form == "maps") != (folders > 1):
             raise InputError(
                 f"raters is {form!r} with {folders} folders of labels, but several folders are 'maps', and one folder "
-                f"is one of {', '.join(FORMS[1:])}. Correct the declaration."
+                f"is one of {', '.join(FORMS[1:])}. Declare how labels of raters are stored."
             )
         count = folders if form == "maps" else len(weights) if count is None and weights is not None else count
         if count is None or not 1 <= count <= (MOST_BITS if form == "bits" else MOST_VOTES):
             what = "the votes that shares are rounded to" if form == "shares" else "the number of raters"
             raise InputError(f"num_raters is {count}, but {what} must be declared. Pass for example num_raters=10.")
-        if weights is None or form == "shares":
-            weights = (count,) if form == "shares" else (1,) * count
-            return cls(cast(Form, form), weights)
+        if form == "shares":
+            return cls("shares", (count,))
+        weights = (1,) * count if weights is None else tuple(weights)
         if len(weights) != count or min(weights) < 1 or sum(weights) > MOST_VOTES:
             raise InputError(
                 f"rater_weights is {list(weights)}, but one whole number from 1 for each of {count} raters is needed. "
                 "Give fractions as whole numbers with the same ratios."
             )
-        return cls(cast(Form, form), tuple(weights))
+        return cls(cast(Form, form), weights)
 
     @property
     def total(self) -> int:
         """Return the votes that a voxel can have, T."""
         return sum(self.weights)
 
-    def votes(
-        self, given: Tensor, name: str, space: Sequence[int], classes: int | None, ignore: int | None
-    ) -> "Votes":
+    def votes(self, given: Tensor, name: str, space: Sequence[int], classes: int | None, ignore: int | None) -> "Votes":
         """Return the votes of one array that holds all raters; `classes` is None where there are regions."""
         if self.form == "axis":
             labels = check_labels(given, name, (len(self.weights), *space), classes or MAX_CLASSES, ignore)
             return self.of_maps(enumerate(labels.numpy()), classes)
-        values = given.numpy()
         if self.form == "shares":
-            return _of_shares(values, name, tuple(space), self.weights[0], classes)
-        if values.dtype.kind not in "biu" or values.shape != tuple(space):
-            raise InputError(
-                f"{name} has shape {values.shape} and type {values.dtype}, but bit masks are whole numbers of the "
-                f"shape {tuple(space)} of its scores. Give one number per voxel."
-            )
-        return _of_bits(values, name, self.weights, ignore)
+            return _of_shares(given.numpy(), name, tuple(space), self.weights[0], classes)
+        masks = check_labels(given, name, space, 1 << len(self.weights), ignore)
+        found, code = np.unique(masks.numpy(), return_inverse=True)
+        marks = np.where(found[:, None] == IGNORED, IGNORED, found[:, None] >> np.arange(len(self.weights)) & 1)
+        return Votes.made(code.reshape(space), marks.astype(np.int32), None, self.weights, 2)
 
     def of_maps(self, maps: Iterable[tuple[int, np.ndarray]], classes: int | None) -> "Votes":
         """Return the votes of label maps by the number of their rater; negative labels do not count.
 
         Of two maps only the voxels that differ are looked at.
         """
-        base: np.ndarray | None = None
-        for number, labels in maps:
-            if base is None:
-                base, seen = labels.reshape(-1), labels.shape
-                there = np.bincount(base - IGNORED) > 0
-                first = np.flatnonzero(there) + IGNORED
-                code = (np.cumsum(there, dtype=np.int32) - 1)[base - IGNORED]
-                table = np.full((len(first), len(self.weights)), IGNORED, np.int32)
-                like = number
-            else:
-                flat = labels.reshape(-1)
-                where = np.flatnonzero(flat != base)
-                pairs = np.stack([code[where], flat[where].astype(np.int32)])
-                keys = pairs[0].astype(np.int64) << 32 | (pairs[1].astype(np.int64) - IGNORED)
-                found, inverse = np.unique(keys, return_inverse=True)
-                table[:, number] = table[:, like]
-                more = table[found >> 32]
-                more[:, number] = (found & 0xFFFFFFFF) + IGNORED
-                code[where] = len(table) + inverse
-                table = np.concatenate([table, more])
-                continue
-            table[:, number] = first
-        if base is None:
+        given = iter(maps)
+        base, first = next(given, (0, None))
+        if first is None:
             raise InputError("no rater has labels for it, but at least one is needed. Add a label map.")
-        return Votes.made(code.reshape(seen), table, None, self.weights, classes)
+        space, flat = first.shape, first.reshape(-1)
+        there = np.bincount(flat - IGNORED) > 0
+        code = (np.cumsum(there, dtype=np.int32) - 1)[flat - IGNORED]
+        table = np.full((int(there.sum()), len(self.weights)), IGNORED, np.int32)
+        table[:, base] = np.flatnonzero(there) + IGNORED
+        for number, labels in given:
+            own = labels.reshape(-1)
+            where = np.flatnonzero(own != flat)
+            keys, new = np.unique(code[where].astype(np.int64) << 32 | (own[where] - IGNORED), return_inverse=True)
+            table[:, number] = table[:, base]
+            more = table[keys >> 32]
+            more[:, number] = (keys & 0xFFFFFFFF) + IGNORED
+            code[where] = len(table) + new
+            table = np.concatenate([table, more])
+        used = np.bincount(code, minlength=len(table)) > 0
+        code = (np.cumsum(used, dtype=np.int32) - 1)[code].reshape(space)
+        return Votes.made(code, table[used], None, self.weights, classes)
 
 
 @dataclass(frozen=True)
@@ -267,19 +253,6 @@ class Votes:
         return found
 
 
-def _of_bits(given: np.ndarray, name: str, weights: tuple[int, ...], ignore: int | None) -> Votes:
-    found, code = np.unique(given.astype(np.int64), return_inverse=True)
-    none = np.zeros(len(found), bool) if ignore is None else found == ignore
-    outside = found[~none & ((found < 0) | (found >= 1 << len(weights)))]
-    if outside.size:
-        raise InputError(
-            f"{name} has the value {outside[-1]}, but {len(weights)} raters have bit masks from 0 to "
-            f"{(1 << len(weights)) - 1}. Declare the number of raters, or the ignore label."
-        )
-    marks = np.where(none[:, None], IGNORED, found[:, None] >> np.arange(len(weights)) & 1)
-    return Votes.made(code.reshape(given.shape), marks.astype(np.int32), None, weights, 2)
-
-
 def _of_shares(given: np.ndarray, name: str, space: tuple[int, ...], total: int, classes: int | None) -> Votes:
     """Return the votes of shares ``(classes, *space)``, rounded so that every voxel has all of them."""
     if classes is None:
@@ -299,13 +272,11 @@ def _of_shares(given: np.ndarray, name: str, space: tuple[int, ...], total: int,
     split = np.flatnonzero(short)  # the largest remainders get what is left, the lowest class of equal ones
     rank = np.argsort(np.argsort((votes - flat)[:, split], axis=0, kind="stable"), axis=0)
     votes[:, split] += rank < short[split]
-    count, code = _pairs(votes, total) if classes == 2 else np.unique(votes, axis=1, return_inverse=True)
+    if classes == 2:
+        count, code = np.stack([np.arange(total, -1, -1), np.arange(total + 1)]), votes[1]
+    else:
+        count, code = np.unique(votes, axis=1, return_inverse=True)
     return Votes.made(code.reshape(space), None, np.ascontiguousarray(count.T), (total,), classes)
-
-
-def _pairs(votes: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
-    second = np.arange(total + 1)
-    return np.stack([total - second, second]), votes[1]
 
 
 def check_votes(votes: Votes, space: tuple[int, ...], num_labels: int) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from segcal.arguments import typed
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.decision import MaskDecision
-from segcal.cases.files import FileCases
+from segcal.cases.files import FileCases, RaterFolders
 from segcal.cases.formats import Stored
 from segcal.cases.glance import Glance, digest_of, glance, glance_at
 from segcal.cases.loader import as_cases
@@ -206,6 +206,9 @@ def _whole(cases: Cases, result: CheckResult) -> list[Problem]:
         if line["predicted"] == 0:
             found.append(("note", f"{name} is never predicted."))
     folder = cases.label_folder if isinstance(cases, FileCases) else None
+    if isinstance(folder, RaterFolders):
+        few = sum(len(folder.of_case(case_id)) < len(folder.raters) for case_id in cases.ids)
+        found.append(("note", f"labels are the majority of {len(folder.raters)} raters; {few} cases lack one or more."))
     spare = [] if folder is None else sorted(set(folder.files) - set(cases.ids))
     if spare:
         text = f"{len(spare)} label maps have no prediction and are left out: {', '.join(spare[:5])}"

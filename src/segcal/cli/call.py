@@ -26,7 +26,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from segcal.cases import FileCases, ReadOptions, open_cases, split_folders
+from segcal.cases import Cases, FileCases, ReadOptions, open_cases, split_folders
 from segcal.cases.files import IMAGES, LABELS
 from segcal.cases.formats import FORMATS
 from segcal.cases.parallel import Workers
@@ -127,8 +127,8 @@ class Call:
         known = cases.label_folder
         if matching and labels is not None and known is not None and not set(cases.ids) & set(known.files):
             raise InputError(
-                f"{folders[0]} and {known.folder} have no case in common (such as {cases.ids[0]} and {min(known.files)}), "
-                "but files of one case must have one stem. Rename the files, or name other folders."
+                f"{folders[0]} and {known.folder} have no case in common (such as {cases.ids[0]} and "
+                f"{min(known.files)}), but files of one case must have one stem. Rename them, or name other folders."
             )
         cases.footprint = Footprint.of(self.args.command, self.args.workers)
         return cases
@@ -161,9 +161,11 @@ class Call:
             yield
 
     def do(self, function: Callable[..., Found], *given: Any, **more: Any) -> Found:
-        """Call a function of the library: every option goes to the argument of its name."""
+        """Call a function of the library: every option goes to the argument of its name. Cases know their labels."""
         known = vars(self.args) | {"workers": self.workers, "failed": self.failed, "progress": self.progress} | more
         names = list(inspect.signature(function).parameters)[len(given) :]
+        if any(isinstance(each, Cases) for each in given):
+            known.pop("labels", None)
         return function(*given, **{name: known[name] for name in names if name in known})
 
     def end(self, document: dict[str, Any], code: int = DONE) -> int:

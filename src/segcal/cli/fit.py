@@ -1,7 +1,7 @@
 """``segcal fit``: the best calibrator that keeps the mask, or the one that is named; and what it rests on."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def _remember(call: Call, fitted: Fitted, line: Report | None) -> Fitted:
     fitted = call.do(segcal.learn_trust, fitted, judges, progress=None, report=line)
     assert fitted.reference is not None
     command = "trust" if call.cases.regions is None else "decide"  # trust is for classes
-    _say_judged(call, command, fitted.reference.source, fitted.reference.cases)
+    _say_judged(call, command, fitted.reference.source, {each.id for each in fitted.reference.cases})
     if args.objects is not None:
         (measure, at), names = args.object_rule, args.objects.split(",") if args.objects else None
         rule = {"measure": measure, "at": at, "smallest": args.smallest_object}
@@ -108,7 +108,7 @@ def _remember(call: Call, fitted: Fitted, line: Report | None) -> Fitted:
     return fitted
 
 
-def _say_judged(call: Call, command: str, source: str, cases: Sequence[object]) -> None:
+def _say_judged(call: Call, command: str, source: str, cases: Collection[object]) -> None:
     call.say(f"segcal {command} will compare with {plural(len(cases), 'case')}: {JUDGED[source]}")
 
 

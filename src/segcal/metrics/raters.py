@@ -25,12 +25,9 @@ from segcal.errors import InputError
 from segcal.metrics.base import Metric, Reader
 from segcal.metrics.masks import dice_score
 from segcal.raters import Raters
-from segcal.statistics import CaseTables
 from segcal.statistics.additive import Confusion, FreeEnergy
 from segcal.statistics.raters import RaterTable
 from segcal.statistics.voxel_sample import VoxelSample
-
-MAJORITY = "{} (majority)"
 
 
 def rater_metrics(metrics: Mapping[str, Metric], raters: Raters) -> dict[str, Metric]:
@@ -42,18 +39,15 @@ def rater_metrics(metrics: Mapping[str, Metric], raters: Raters) -> dict[str, Me
                 f"metric {name!r} compares two surfaces, but the cases have several raters, who draw several. Measure "
                 "it against the labels of one rater, or leave it out."
             )
-        masks = metric.part == Reader("confusion") and metric.unit == "fraction" and name in ("dice", "miou")
-        if masks:
-            title = f"{metric.title}, with the majority"
-            own = replace(metric, part=Reader("raters"), value=partial(_of_each, metric.value))
-            found |= {name: own} if raters.form != "shares" else {}
-            value = partial(_of_majority, metric.value)
-            found[MAJORITY.format(name)] = replace(metric, part=Reader("raters"), value=value, title=title, plain="")
+        if name in ("dice", "miou"):
+            title, value = f"{metric.title}, with the majority", partial(_of_majority, metric.value)
+            if raters.form != "shares":
+                found[name] = replace(metric, part=TABLE, value=partial(_of_each, metric.value))
+            found[f"{name} (majority)"] = replace(metric, part=TABLE, value=value, title=title, plain="")
         else:
             found[name] = replace(metric, value=InVotes(metric.value, raters.total))
-        found |= {key: bound for key, bound in BOUNDS.get(name, {}).items() if not masks or raters.form != "shares"}
-    found["rater_agreement"] = Metric("agreement of two raters", Reader("raters"), _agreement, better=None)
-    return found
+        found |= BOUNDS.get(name, {})
+    return found | {"rater_agreement": Metric("agreement of two raters", TABLE, _agreement, better=None)}
 
 
 @dataclass(frozen=True)
@@ -72,48 +66,44 @@ def in_voxels(part: Any, total: int) -> Any:
     """Return a table with counts of votes in units of voxels with all votes."""
     if isinstance(part, dict):
         return {key: in_voxels(value, total) for key, value in part.items()}
-    if isinstance(part, FreeEnergy | VoxelSample | RaterTable):  # which count voxels
-        return part
     if isinstance(part, np.ndarray | int):
         return part / total if np.asarray(part).dtype.kind == "i" else part
-    if hasattr(part, "__dataclass_fields__"):
-        return replace(part, **{f.name: in_voxels(getattr(part, f.name), total) for f in fields(part)})
-    return part
+    if not hasattr(part, "__dataclass_fields__") or isinstance(part, FreeEnergy | VoxelSample):  # which count voxels
+        return part
+    return replace(part, **{f.name: in_voxels(getattr(part, f.name), total) for f in fields(part)})
+
+
+def _mean(numbers: list[float], weights: tuple[int, ...] | None = None) -> float:
+    """Return the mean of what is defined; of equal numbers exactly that number."""
+    values = np.array(numbers)
+    known = ~np.isnan(values)
+    if not known.any():
+        return math.nan
+    first = values[known][0]
+    return float(
+        first + np.average(values[known] - first, weights=None if weights is None else np.array(weights)[known])
+    )
 
 
 def _of_each(value: Callable[[Confusion], float], table: RaterTable) -> float:
-    numbers = np.array([value(Confusion(own, 0)) for own in table.each])
-    return _mean(numbers, np.array(table.weights))
-
-
-def _mean(numbers: np.ndarray, weights: np.ndarray) -> float:
-    """Return the mean of what is defined; of equal numbers exactly that number."""
-    known = ~np.isnan(numbers)
-    if not known.any():
-        return math.nan
-    first = numbers[known][0]
-    return float(first + np.average(numbers[known] - first, weights=weights[known]))
+    return _mean([value(Confusion(own, 0)) for own in table.each], table.weights)
 
 
 def _of_majority(value: Callable[[Confusion], float], table: RaterTable) -> float:
     return value(Confusion(table.majority, 0))
 
 
+def _dice_of_raters(table: RaterTable) -> float:
+    return _mean([dice_score(Confusion(own, 0)) for own in table.between])
+
+
 def _agreement(table: RaterTable) -> float:
     return table.agreeing / table.pairs if table.pairs else math.nan
 
 
-def _bound(table: RaterTable, of: str) -> float:
-    return getattr(table, of) / (table.votes / sum(table.weights)) if table.votes else math.nan
-
-
-def _best_accuracy(table: RaterTable) -> float:
-    return table.most / table.votes if table.votes else math.nan
-
-
-def _dice_of_raters(table: RaterTable) -> float:
-    numbers = np.array([dice_score(Confusion(own, 0)) for own in table.between])
-    return _mean(numbers, np.ones(len(numbers))) if len(numbers) else math.nan
+def _per_vote(table: RaterTable, of: str, less: str = "") -> float:
+    total = getattr(table, of) - (getattr(table, less) if less else 0)
+    return float(total / (table.votes / sum(table.weights))) if table.votes else math.nan
 
 
 def _volume_crps(table: RaterTable) -> float:
@@ -122,59 +112,29 @@ def _volume_crps(table: RaterTable) -> float:
         return math.nan
     there = table.volumes.sum(1) > 0
     volumes, weights = table.volumes[there].astype(float), np.array(table.weights, float)[: len(there)][there]
-    if not len(volumes) or not volumes[:, 1:].any():
-        return math.nan
-    weights /= weights.sum()
-    mean = weights @ volumes
-    off = weights @ np.abs(volumes - table.expected)
+    weights /= max(weights.sum(), 1)
+    mean, off = weights @ volumes, weights @ np.abs(volumes - table.expected)
     spread = np.einsum("r,s,rsc->c", weights, weights, np.abs(volumes[:, None] - volumes[None])) / 2
     own = np.flatnonzero(mean[1:] > 0) + 1
-    return float(((off - spread)[own] / mean[own]).mean())
+    return float(((off - spread)[own] / mean[own]).mean()) if len(own) else math.nan
 
 
-@dataclass(frozen=True)
-class Excess:
-    """Reads what a sum over voxels is above the least that raters leave."""
-
-    of: str
-    least: str
-    needs: tuple[Any, ...] = ()
-
-    def __call__(self, tables: CaseTables) -> RaterTable | None:
-        """Return the table of raters with that excess in place of the least."""
-        if tables.raters is None:
-            return None
-        more = getattr(tables.likelihood, self.of) - getattr(tables.raters, self.least)
-        return replace(tables.raters, **{self.least: more})
-
-
-@dataclass(frozen=True)
-class _WithClasses:
-    """Reads the table of raters where the probabilities of classes were added up."""
-
-    needs: tuple[Any, ...] = ("classwise",)
-
-    def __call__(self, tables: CaseTables) -> RaterTable | None:
-        """Return the table."""
-        return tables.raters
-
-
-_ENTROPY, _IMPURITY = (partial(_bound, of=name) for name in ("entropy", "impurity"))
+TABLE = Reader("raters")
 # What stands beside a metric.
-BOUNDS: dict[str, dict[str, Metric]] = {
+BOUNDS = {
     "nll": {
-        "rater_entropy": Metric("least NLL, the raters' entropy", Reader("raters"), _ENTROPY, "nat", None),
-        "kl_to_share": Metric("NLL above the least", Excess("nll", "entropy"), _ENTROPY, "nat"),
+        "rater_entropy": Metric("least NLL there can be", TABLE, partial(_per_vote, of="entropy"), "nat", None),
+        "kl_to_share": Metric("NLL above it", TABLE, partial(_per_vote, of="nll", less="entropy"), "nat"),
     },
     "brier": {
-        "rater_impurity": Metric("least Brier score", Reader("raters"), _IMPURITY, "", None),
-        "brier_to_share": Metric("squared distance to the share", Excess("brier", "impurity"), _IMPURITY, ""),
+        "rater_impurity": Metric("least Brier score there can be", TABLE, partial(_per_vote, of="impurity"), "", None),
+        "brier_to_share": Metric(
+            "squared distance to the share", TABLE, partial(_per_vote, of="brier", less="impurity"), ""
+        ),
     },
     "accuracy": {
-        "rater_accuracy": Metric("largest accuracy there can be", Reader("raters"), _best_accuracy, better=None)
+        "rater_accuracy": Metric("largest accuracy there can be", TABLE, partial(_per_vote, of="most"), better=None)
     },
-    "dice": {
-        "rater_dice": Metric("Dice score of two raters", Reader("raters"), _dice_of_raters, better=None),
-        "volume_crps": Metric("CRPS of volumes, relative", _WithClasses(), _volume_crps, ""),
-    },
+    "dice": {"rater_dice": Metric("Dice score of two raters", TABLE, _dice_of_raters, better=None)},
+    "cece": {"volume_crps": Metric("CRPS of volumes, relative", TABLE, _volume_crps, "")},
 }

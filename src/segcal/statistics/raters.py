@@ -20,7 +20,7 @@ from torch import Tensor
 
 from segcal.kernels.raw_tables import RawTables, add_votes, merge_energy
 from segcal.raters import Votes
-from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable
+from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable, Likelihood
 from segcal.statistics.boundary import LabelBands
 from segcal.types import IGNORED
 
@@ -35,9 +35,11 @@ class RaterTable(AdditiveTable):
     votes: int  # that were cast
     pairs: int  # of votes of two raters for one voxel
     agreeing: int  # pairs for one class
-    entropy: float  # sum over voxels of the entropy of shares times votes, in units of all votes of a voxel
-    impurity: float  # the same of 1 - sum of squared shares
-    most: int  # votes for the class with most votes in its voxel
+    nll: float  # of the prediction and, below, the least that raters leave; sums in units of all votes of a voxel
+    brier: float
+    entropy: float
+    impurity: float
+    most: float  # votes for the class with most votes in its voxel, in the same units
     each: np.ndarray  # (raters, truth, prediction) int64, voxels; no raters of shares
     between: np.ndarray  # (pairs of raters, one, other) int64, voxels
     majority: np.ndarray  # (truth, prediction) int64, voxels
@@ -47,7 +49,11 @@ class RaterTable(AdditiveTable):
 
 
 def count_votes(
-    scores: Tensor, votes: Votes, count: Callable[..., RawTables], bands: np.ndarray | None, reference: np.ndarray | None
+    scores: Tensor,
+    votes: Votes,
+    count: Callable[..., RawTables],
+    bands: np.ndarray | None,
+    reference: np.ndarray | None,
 ) -> tuple[RawTables, int]:
     """Return the tables of one case and how many voxels have votes.
 
@@ -87,22 +93,19 @@ def bands_of(bands: LabelBands, votes: Votes) -> LabelBands:
     return LabelBands(bands.edges, bands.code, count, bands.distance * share)
 
 
-def rater_table(votes: Votes, prediction: np.ndarray, expected: np.ndarray | None) -> RaterTable:
+def rater_table(votes: Votes, prediction: np.ndarray, own: Likelihood, expected: np.ndarray | None) -> RaterTable:
     """Return how raters stand to each other and to the prediction ``(*space)`` of a case."""
     classes, cast = votes.count.shape[1], votes.cast
     joint = torch.from_numpy(prediction.reshape(-1).astype(np.int64)) + classes * votes.code.reshape(-1).long()
     table = torch.bincount(joint, minlength=classes * len(cast)).numpy().reshape(len(cast), classes)
     often = table.sum(1)
-    squares = np.zeros(len(cast), np.int64)  # of a rater with itself, which is no pair
     marks = np.zeros((len(cast), 0), np.int32) if votes.marks is None else votes.marks
-    for own, weight in zip(marks.T, votes.weights, strict=False):
-        squares += (own >= 0) * weight**2
-    if votes.marks is None:
-        squares = cast  # of shares each vote is a rater
+    # A vote and itself are no pair; of shares each vote is a rater.
+    squares = (marks >= 0) @ np.square(votes.weights[: marks.shape[1]]) if marks.shape[1] else cast
     entropy, impurity = votes.bounds @ (often * cast) / votes.total
     each = np.zeros((marks.shape[1], classes, classes), np.int64)
-    for own, target in zip(marks.T, each, strict=True):
-        np.add.at(target, own[own >= 0], table[own >= 0])
+    for mark, target in zip(marks.T, each, strict=True):
+        np.add.at(target, mark[mark >= 0], table[mark >= 0])
     majority = np.zeros((classes, classes), np.int64)
     np.add.at(majority, votes.majority[cast > 0], table[cast > 0])
     pairs = list(combinations(marks.T, 2))
@@ -110,18 +113,19 @@ def rater_table(votes: Votes, prediction: np.ndarray, expected: np.ndarray | Non
     for (one, other), target in zip(pairs, between, strict=True):
         both = (one >= 0) & (other >= 0)
         np.add.at(target, (one[both], other[both]), often[both])
-    volumes = each.sum(2)
     return RaterTable(
         votes=int(cast @ often),
         pairs=int((cast**2 - squares) @ often),
         agreeing=int(((votes.count**2).sum(1) - squares) @ often),
+        nll=own.nll,
+        brier=own.brier,
         entropy=float(entropy),
         impurity=float(impurity),
-        most=int(votes.count.max(1, initial=0) @ often),
+        most=float(votes.count.max(1, initial=0) @ often / votes.total),
         each=each,
         between=between,
         majority=majority,
         weights=votes.weights,
         expected=expected,
-        volumes=volumes,
+        volumes=each.sum(2),
     )

@@ -172,13 +172,13 @@ def _learned(
         fold = number if own_fits else ITSELF
         summer = Summer(part, [calibrator])
         for case_id, each in walk(part.ids, summer.of_raters, workers, failed, progress):
-            if each[0].histograms is None:
-                raise InputError(
-                    f"labels of case {case_id!r} is missing, but trust is learned from labelled cases. "
-                    "Open the cases with labels, or leave this one out."
-                )
             report(f"trust, case {case_id} of {len(chosen)}")
             for sums in each:
+                if sums.histograms is None:
+                    raise InputError(
+                        f"labels of case {case_id!r} is missing, but trust is learned from labelled cases. "
+                        "Open the cases with labels, or leave this one out."
+                    )
                 losses[len(kept)] = losses_of(sums.histograms)
                 kept.append(reference_case(sums, fold))
                 units.add(sums.unit)

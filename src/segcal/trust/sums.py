@@ -16,6 +16,7 @@ A region has the probability :math:`\sigma(s)` and the mask :math:`s > 0`, where
 nesting. It excludes no other: there is no rank among them, no kind of decision, no edge and no class beside it.
 """
 
+import copy
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -100,7 +101,7 @@ def sum_raters(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = (
     base = sum_case(calibrator, replace(case, labels=votes.labels(votes.agreed)), members, (own, more))
     found = []
     for parts in more:
-        one = replace(base, columns=base.columns.copy(), joint=base.joint.copy(), histograms=base.histograms.copy())
+        one = copy.deepcopy(base)
         for part in parts:
             _add_labels(one, part)
         found.append(one)
