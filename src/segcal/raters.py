@@ -10,7 +10,7 @@ Raters agree nearly everywhere. So each voxel has the number of its *pattern*, a
 marked there: memory grows neither with raters nor with classes. Shares without raters have a table of votes instead.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, cast, get_args
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from segcal.checks import MAX_CLASSES, check_labels
 from segcal.errors import InputError
+from segcal.regions import Regions
 from segcal.types import IGNORED
 
 # One label map per rater; all of them along the first axis; one bit of a whole number per rater; or a share per class.
@@ -190,13 +191,6 @@ class Votes:
         """Return the most votes that a voxel of this case has: T, unless raters are missing."""
         return int(self.cast.max(initial=0))
 
-    @cached_property
-    def bounds(self) -> np.ndarray:
-        """Return the entropy of the shares of each pattern in nats, and one less the sum of their squares."""
-        share = self.count / np.maximum(self.cast, 1)[:, None]
-        entropy = -(share * np.log(np.where(share > 0, share, 1))).sum(1)
-        return np.stack([entropy, np.where(self.cast > 0, 1 - np.square(share).sum(1), 0.0)])
-
     def labels(self, table: np.ndarray | None = None) -> Tensor:
         """Return the label map of the majority, or of another column of patterns, ``(*space)`` int64."""
         own = torch.from_numpy((self.majority if table is None else table).astype(np.int64))
@@ -206,27 +200,23 @@ class Votes:
         """Return how many voxels each pattern has."""
         return torch.bincount(self.code.reshape(-1), minlength=len(self.count)).numpy()
 
-    def outside(self, mask: Tensor) -> "Votes":
-        """Return the votes inside of a mask alone."""
+    def inside(self, mask: Tensor | None) -> "Votes":
+        """Return the votes inside of a mask alone, if there is one."""
+        if mask is None:
+            return self
         none = np.zeros((1, self.count.shape[1]), np.int64)
         marks = None if self.marks is None else np.pad(self.marks, ((0, 1), (0, 0)), constant_values=IGNORED)
         code = self.code.int().where(mask, len(self.count)).numpy()
         return Votes.made(code, marks, np.concatenate([self.count, none]), self.weights, None)
 
-    def each(self, change: Callable[[Tensor], Tensor], classes: int) -> "Votes":
-        """Return the votes of labels that are changed alike, such as to those of one region."""
-        assert self.marks is not None
-        marks = change(torch.from_numpy(self.marks)).numpy()
-        made = Votes.made(np.zeros(0, np.int32), marks, None, self.weights, classes)
-        return replace(made, code=self.code)
+    def region(self, regions: Regions, number: int) -> "Votes":
+        """Return the votes for off and on of one region."""
+        marks = regions.truth(torch.from_numpy(self.marks), number).numpy()
+        return Votes.made(self.code.numpy(), marks, None, self.weights, 2)
 
-    def part(self, where: tuple[slice, ...] | slice | Tensor) -> "Votes":
-        """Return the votes of some voxels."""
-        return replace(self, code=self.code[where])
-
-    def in_line(self) -> "Votes":
-        """Return the votes along one axis."""
-        return replace(self, code=self.code.reshape(-1))
+    def part(self, where: slice | Tensor) -> "Votes":
+        """Return the votes of some voxels, along one axis."""
+        return replace(self, code=self.code.reshape(-1)[where])
 
     def entries(self) -> Entries:
         """Return the voxels that have votes, in their order, once for each class that has some."""
@@ -277,14 +267,3 @@ def _of_shares(given: np.ndarray, name: str, space: tuple[int, ...], total: int,
     else:
         count, code = np.unique(votes, axis=1, return_inverse=True)
     return Votes.made(code.reshape(space), None, np.ascontiguousarray(count.T), (total,), classes)
-
-
-def check_votes(votes: Votes, space: tuple[int, ...], num_labels: int) -> None:
-    """Refuse votes that do not belong to a case, whoever made them: compiled loops do not look where they read."""
-    largest, patterns = int(votes.code.max()) if votes.code.numel() else 0, votes.count[votes.cast > 0]
-    classes = int(np.flatnonzero(patterns.any(0)).max(initial=0)) + 1
-    if tuple(votes.code.shape) != space or largest >= len(votes.count) or classes > num_labels:
-        raise InputError(
-            f"votes has shape {tuple(votes.code.shape)} and {classes} classes, but {space} and at most {num_labels} "
-            "are needed, like its logits. Declare raters where the cases are opened."
-        )

@@ -91,8 +91,7 @@ class HeldCases(Cases):
                 labels = labels if mask is None else labels.where(mask, IGNORED)
             else:
                 classes = None if self.regions else self.num_classes
-                votes = self.raters.votes(given, name, space, classes, self._ignore)
-                votes = votes if mask is None else votes.outside(mask)
+                votes = self.raters.votes(given, name, space, classes, self._ignore).inside(mask)
                 labels = votes.labels()
         if raw.image is not None:
             image = _on_cpu(raw.image, f"images of case {case_id!r}")

@@ -27,7 +27,7 @@ from segcal.checks import as_tensor, check_case_logits, check_image, check_label
 from segcal.errors import InputError
 from segcal.names import clean, clean_message
 from segcal.pooling import BEST, POOLED
-from segcal.raters import Raters, Votes, check_votes
+from segcal.raters import Raters, Votes
 from segcal.regions import Regions
 from segcal.types import IGNORED, Context, Kind
 
@@ -158,8 +158,11 @@ class Cases(ABC):
             space, labels = tuple(logits.shape[1:]), case.labels
             if labels is not None:
                 labels = check_labels(as_tensor(labels, "labels"), "labels", space, self.num_labels, IGNORED)
-            if case.votes is not None:
-                check_votes(case.votes, space, self.num_labels)
+            if case.votes is not None and tuple(case.votes.code.shape) != space:
+                raise InputError(
+                    f"votes has shape {tuple(case.votes.code.shape)}, but {space} is needed, like its logits. Declare "
+                    "raters where the cases are opened."
+                )
             if case.image is not None:
                 check_image(as_tensor(case.image, "image"), "image", space)
             check_spacing(case.spacing, len(space))

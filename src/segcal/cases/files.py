@@ -282,7 +282,7 @@ class FileCases(Cases):
             spacing = spacing or own
         else:
             votes, own = self._read_votes(self.raters, self.label_folder, case_id, space)
-            votes, spacing = votes if mask is None else votes.outside(mask), spacing or own
+            votes, spacing = votes.inside(mask), spacing or own
             labels = votes.labels()
         if mask is not None:
             labels = labels.where(mask, IGNORED)
@@ -312,11 +312,10 @@ class FileCases(Cases):
         def maps() -> Iterator[tuple[int, np.ndarray]]:
             for number, one in folder.of_case(case_id).items():
                 labels, own = self._read_map(one, case_id, space)
-                sizes.append(own)
+                sizes[0] = sizes[0] or own
                 yield number, labels.numpy()
 
-        votes = raters.of_maps(maps(), classes)
-        return votes, next((each for each in sizes if each is not None), None)
+        return raters.of_maps(maps(), classes), sizes[0]
 
     def check_geometry(self, case_id: str) -> None:
         """Refuse a case whose members, labels and images do not lie on each other, as far as their headers tell."""

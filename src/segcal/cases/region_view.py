@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +12,6 @@ from segcal.cases.base import Case, Cases
 from segcal.cases.formats.base import FormatFacts
 from segcal.cases.kept import Kept
 from segcal.errors import InputError
-from segcal.raters import Votes
 from segcal.regions import Regions
 from segcal.types import Kind
 
@@ -138,14 +136,9 @@ def region_view(cases: Cases, number: int) -> RegionView:
     return RegionView(cases, cases.regions, number)
 
 
-def region_votes(votes: Votes, regions: Regions, number: int) -> Votes:
-    """Return the votes for off and on of one region."""
-    return votes.each(partial(regions.truth, number=number), 2)
-
-
 def region_case(case: Case, regions: Regions, number: int) -> Case:
     """Return one region of a case."""
-    votes = None if case.votes is None else region_votes(case.votes, regions, number)
+    votes = None if case.votes is None else case.votes.region(regions, number)
     labels = None if case.labels is None else regions.truth(case.labels, number)
     return replace(
         case,

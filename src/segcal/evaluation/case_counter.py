@@ -18,7 +18,7 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case
-from segcal.cases.region_view import region_votes, two_classes
+from segcal.cases.region_view import two_classes
 from segcal.errors import InputError
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics import Metric
@@ -159,7 +159,7 @@ class Counter:
         before: dict[str, CaseTables] = {}
         after: dict[str, CaseTables] = {}
         for number, region in enumerate(regions.names):
-            votes = None if case.votes is None else region_votes(case.votes, regions, number)
+            votes = None if case.votes is None else case.votes.region(regions, number)
             truth = regions.truth(labels, number) if votes is None else votes.labels()
             count = self._counting(f"{case.id} {region}", truth, case.spacing, votes)
             plain = count(two_classes(case.logits[number]), predict=odds is not None)

@@ -19,16 +19,12 @@ from segcal.fitting.voxels import (
     HeldVoxels,
     Voxels,
     draw,
-    draw_hard,
-    hardness,
     refuse_nothing,
     release,
     require_labels,
     surroundings_of,
     valid,
 )
-from segcal.numerics import compute_dtype
-from segcal.raters import Entries
 
 
 class SampledVoxels(HeldVoxels):
@@ -86,19 +82,10 @@ def _drawn(
 
 def _draw_from(per_case: int, seed: int, contexts: Collection[str], case: Case) -> tuple[int, Voxels]:
     logits, labels = case.logits.reshape(case.logits.shape[0], -1), require_labels(case).reshape(-1)
-    entries = None if case.votes is None else case.votes.entries()
     voxels = Voxels(logits, labels, labels, *surroundings_of(case, contexts))
+    voxels = valid(voxels, None if case.votes is None else case.votes.entries())
     rng = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
-    if entries is None or len(entries.index) <= per_case:
-        voxels = valid(voxels, entries)
-        return voxels.labels.numel(), draw(voxels, per_case, rng)
-    # Only what is drawn of all voxels is copied.
-    share = (entries.votes / entries.total).double()
-    hard = hardness(logits.to(compute_dtype(logits.dtype))).double()[entries.index] * share
-    index, probability = draw_hard(hard, per_case, float(share.sum()), float(hard.sum()), rng, share)
-    voxels = valid(voxels, Entries(entries.index[index], entries.label[index], entries.votes[index], entries.total))
-    weight = (share[index] / probability).to(voxels.weight.dtype)
-    return len(entries.index), voxels._replace(weight=weight)
+    return voxels.labels.numel(), draw(voxels, per_case, rng)
 
 
 def _draw_from_each(

@@ -87,10 +87,10 @@ def draw(voxels: Voxels, quota: int, rng: np.random.Generator) -> Voxels:
     """Draw about `quota` voxels, hard ones more often, with weights that undo it."""
     if voxels.labels.numel() <= quota:
         return voxels
-    hard = hardness(voxels.logits).double()
-    index, probability = draw_hard(hard, quota, float(voxels.labels.numel()), float(hard.sum()), rng)
-    weight = voxels.weight[index].double() / probability
-    return voxels.take(index)._replace(weight=weight.to(voxels.weight.dtype))
+    weight = voxels.weight.double()
+    hard = hardness(voxels.logits).double() * weight
+    index, probability = draw_hard(hard, quota, float(weight.sum()), float(hard.sum()), rng, weight)
+    return voxels.take(index)._replace(weight=(weight[index] / probability).to(voxels.weight.dtype))
 
 
 def hardness(logits: Tensor) -> Tensor:
@@ -99,13 +99,10 @@ def hardness(logits: Tensor) -> Tensor:
 
 
 def draw_hard(
-    hard: Tensor, quota: int, total: float, total_hard: float, rng: np.random.Generator, share: Tensor | float = 1.0
+    hard: Tensor, quota: int, total: float, total_hard: float, rng: np.random.Generator, weight: Tensor | float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Return the indices of what is drawn, hard ones more often, and its probability, given the sums over all.
-
-    Of several raters `share` is that of each voxel's votes, and hardness is times it.
-    """
-    probability = (quota * (0.5 / total * share + 0.5 / total_hard * hard)).clamp(max=1.0)
+    """Return the indices of what is drawn, hard ones more often, and its probability, given the sums over all."""
+    probability = (quota * (0.5 / total * weight + 0.5 / total_hard * hard)).clamp(max=1.0)
     index = systematic(probability, rng)
     return index, probability[index]
 
@@ -278,14 +275,13 @@ class StreamedVoxels(VoxelSource):
 
 def _batches(case: Case, contexts: Collection[str], factors: Mapping[str, float]) -> Iterator[Voxels]:
     labels = require_labels(case).reshape(-1)
-    votes = None if case.votes is None else case.votes.in_line()
     logits = case.logits.reshape(case.logits.shape[0], -1)
     around, distance = surroundings_of(case, contexts)
     step = max(256, STEP_VALUES // logits.shape[0])
     for start in range(0, labels.numel(), step):
         part = slice(start, start + step)
-        voxels = Voxels(logits, labels, labels, around, distance).take(part)
-        voxels = valid(voxels, None if votes is None else votes.part(part).entries())
+        entries = None if case.votes is None else case.votes.part(part).entries()
+        voxels = valid(Voxels(logits, labels, labels, around, distance).take(part), entries)
         yield voxels._replace(weight=voxels.weight * factors.get(case.id, 1.0))
 
 

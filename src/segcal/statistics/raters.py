@@ -15,6 +15,7 @@ from itertools import combinations
 from typing import Annotated
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor
 
@@ -69,7 +70,7 @@ def count_votes(
         columns = flat[:, part.to(flat.device)]
         free = torch.logsumexp(columns.double(), 0).cpu().numpy()
         energy.append((len(free), np.array([free.mean(), np.square(free - free.mean()).sum()])))
-        entries = votes.in_line().part(part).entries()
+        entries = votes.part(part).entries()
         for size in entries.votes.unique().tolist():
             own = entries.index[entries.votes == size]
             at = part[own].numpy()
@@ -102,7 +103,9 @@ def rater_table(votes: Votes, prediction: np.ndarray, own: Likelihood, expected:
     marks = np.zeros((len(cast), 0), np.int32) if votes.marks is None else votes.marks
     # A vote and itself are no pair; of shares each vote is a rater.
     squares = (marks >= 0) @ np.square(votes.weights[: marks.shape[1]]) if marks.shape[1] else cast
-    entropy, impurity = votes.bounds @ (often * cast) / votes.total
+    share = votes.count / np.maximum(cast, 1)[:, None]
+    entropy = scipy.special.entr(share).sum(1) @ (often * cast) / votes.total
+    impurity = (1 - np.square(share).sum(1)) @ (often * cast) / votes.total
     each = np.zeros((marks.shape[1], classes, classes), np.int64)
     for mark, target in zip(marks.T, each, strict=True):
         np.add.at(target, mark[mark >= 0], table[mark >= 0])

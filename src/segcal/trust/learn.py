@@ -70,24 +70,20 @@ class Summer:
 
     def of_raters(self, case_id: str) -> list[CaseSums]:
         """Read a case and sum it by the first calibrator, once for each rater."""
-        case = self._cases.checked(case_id)
-        members = self._cases.member_decisions(case_id) if len(self._cases.member_names) > 1 else ()
-        found = sum_raters(self._calibrators[0], case, members)
-        if self._cases.kept is not None:
-            self._cases.kept.release(case_id)
-        return found
+        return self(case_id, True)
 
-    def __call__(self, case_id: str) -> list[CaseSums]:
+    def __call__(self, case_id: str, raters: bool = False) -> list[CaseSums]:
         """Read and sum a case; what members agree on is the same by every calibrator."""
         case = self._cases.checked(case_id)
         members = self._cases.member_decisions(case_id) if len(self._cases.member_names) > 1 else ()
-        first = sum_case(self._calibrators[0], case, members)
+        first = self._calibrators[0]
+        found = sum_raters(first, case, members) if raters else [sum_case(first, case, members)]
         others = [sum_case(each, case) for each in self._calibrators[1:]]
         for each in others:
-            each.columns[AGREEMENT] = first.columns[AGREEMENT]
+            each.columns[AGREEMENT] = found[0].columns[AGREEMENT]
         if self._cases.kept is not None:
             self._cases.kept.release(case_id)
-        return [first, *others]
+        return [*found, *others]
 
 
 class Finder:
