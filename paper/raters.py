@@ -26,8 +26,7 @@ import segcal
 from paper.real_ensembles import open_ensemble
 from segcal.evaluation.case_counter import Counter, Stage
 from segcal.fitting.division import divide
-from segcal.metrics import find_metrics
-from segcal.metrics.raters import rater_metrics
+from segcal.metrics import find_metrics, rater_metrics
 from segcal.names import class_titles
 
 RATERS = 10

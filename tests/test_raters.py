@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import segcal
 from segcal import ArrayCases, InputError
 from segcal.raters import Raters
 
@@ -70,6 +71,13 @@ def test_shares_and_bits_are_the_maps_that_they_were_made_of():
         assert (dense(votes) == own).all()
 
 
+def test_bits_mark_the_second_of_more_classes():
+    cases = ArrayCases([np.eye(3, 8)], [np.arange(8)], raters="bits", num_raters=3)
+    case = cases.read("0")
+    assert case.votes.count[case.votes.code.numpy()].tolist() == [[3 - n, n, 0] for n in (0, 1, 1, 2, 1, 2, 2, 3)]
+    assert segcal.evaluate(cases, metrics=["dice"]).before["dice"].value is not None
+
+
 def test_rounded_shares_have_all_votes_and_are_nearest():
     shares = np.random.default_rng(0).dirichlet([0.5] * 4, SPACE)
     votes = Raters("shares", (7,)).votes(torch.from_numpy(np.moveaxis(shares, -1, 0)), "labels", SPACE, 4, None)
@@ -102,13 +110,13 @@ def test_one_vote_is_drawn_as_often_as_raters_gave_it():
     [
         ({"raters": "axis", "num_raters": 3}, "one label map|has space"),
         ({"raters": "bits", "num_raters": 2}, "has space"),
-        ({"raters": "shares", "num_raters": 0}, "votes that shares are rounded to"),
+        ({"raters": "shares", "num_raters": 0}, "to how many votes shares are"),
         ({"raters": "shares", "num_raters": 5}, "share"),
         ({"raters": "maps"}, "several folders are 'maps'"),
         ({"raters": "votes", "num_raters": 5}, "several folders are 'maps'"),
         ({"num_raters": 5}, "Declare how labels of raters are stored"),
         ({"raters": "axis", "rater_weights": [1, 0, 2, 1]}, "one whole number from 1"),
-        ({"raters": "bits"}, "the number of raters must be declared"),
+        ({"raters": "bits"}, "number of raters must be declared"),
     ],
 )
 def test_wrong_declarations_are_refused(declared, told):

@@ -2,11 +2,10 @@ r"""Several raters: what is declared about them, and their labels of one case in
 
 A rater r has the integer weight :math:`w_r`; at voxel v the class c has the *votes*
 :math:`k_{vc} = \sum_r w_r [y_{rv} = c]` of the :math:`T = \sum_r w_r` that there can be, and its *share* is
-:math:`k_{vc} / \sum_c k_{vc}`. Everything that is counted is counted once per vote, as if the label maps of all raters
-were put one after the other; sums are kept in units of T votes, so that a voxel on which all raters agree counts
-exactly as a voxel with one label.
+:math:`k_{vc} / \sum_c k_{vc}`. All is counted once per vote, as if the label maps of all raters were put one after
+the other; sums are in units of T votes, so that a voxel on which all raters agree counts as one with one label.
 
-Raters agree nearly everywhere. So each voxel has the number of its *pattern*, and a small table says what every rater
+Raters agree nearly everywhere: each voxel has the number of its *pattern*, and a small table says what every rater
 marked there: memory grows neither with raters nor with classes. Shares without raters have a table of votes instead.
 """
 
@@ -27,10 +26,8 @@ from segcal.types import IGNORED
 # One label map per rater; all of them along the first axis; one bit of a whole number per rater; or a share per class.
 Form = Literal["maps", "axis", "bits", "shares"]
 FORMS = get_args(Form)
-# Bits of the whole numbers that bit masks are stored in, and votes that still add up exactly over all voxels.
-MOST_BITS, MOST_VOTES = 62, 1 << 20
-# How far the shares of a voxel may miss a sum of 1.
-TOLERANCE = 1e-3
+# Bits of bit masks, votes that still add up exactly over all voxels, and how far shares may miss a sum of 1.
+MOST_BITS, MOST_VOTES, TOLERANCE = 62, 1 << 20, 1e-3
 
 
 @dataclass(frozen=True)
@@ -60,12 +57,12 @@ class Raters:
             )
         count = folders if form == "maps" else len(weights) if count is None and weights is not None else count
         if count is None or not 1 <= count <= (MOST_BITS if form == "bits" else MOST_VOTES):
-            what = "the votes that shares are rounded to" if form == "shares" else "the number of raters"
-            raise InputError(f"num_raters is {count}, but {what} must be declared. Pass for example num_raters=10.")
-        if form == "shares":
-            return cls("shares", (count,))
-        weights = (1,) * count if weights is None else tuple(weights)
-        if len(weights) != count or min(weights) < 1 or sum(weights) > MOST_VOTES:
+            raise InputError(
+                f"num_raters is {count}, but the number of raters must be declared, or to how many votes shares are "
+                "rounded. Pass for example num_raters=10."
+            )
+        weights = (count,) if form == "shares" else (1,) * count if weights is None else tuple(weights)
+        if len(weights) != (1 if form == "shares" else count) or min(weights) < 1 or sum(weights) > MOST_VOTES:
             raise InputError(
                 f"rater_weights is {list(weights)}, but one whole number from 1 for each of {count} raters is needed. "
                 "Give fractions as whole numbers with the same ratios."
@@ -87,7 +84,7 @@ class Raters:
         masks = check_labels(given, name, space, 1 << len(self.weights), ignore)
         found, code = np.unique(masks.numpy(), return_inverse=True)
         marks = np.where(found[:, None] == IGNORED, IGNORED, found[:, None] >> np.arange(len(self.weights)) & 1)
-        return Votes.made(code.reshape(space), marks.astype(np.int32), None, self.weights, 2)
+        return Votes.made(code.reshape(space), marks.astype(np.int32), None, self.weights, classes)
 
     def of_maps(self, maps: Iterable[tuple[int, np.ndarray]], classes: int | None) -> "Votes":
         """Return the votes of label maps by the number of their rater; negative labels do not count.
@@ -230,8 +227,8 @@ class Votes:
         else:
             index = torch.arange(len(code)).repeat_interleave(size)
             place = torch.arange(len(index)) - (size.cumsum(0) - size - start[code])[index]
-        votes = self.count[pattern, label]
-        return Entries(index, torch.from_numpy(label)[place], torch.from_numpy(votes)[place], self.total)
+        found, votes = torch.from_numpy(label), torch.from_numpy(self.count[pattern, label])
+        return Entries(index, found[place], votes[place], self.total)
 
     def one_each(self, rng: np.random.Generator) -> Tensor:
         """Return a label map with one vote of each voxel, drawn at random where they differ."""

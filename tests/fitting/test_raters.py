@@ -120,5 +120,5 @@ def test_neighbourhoods_and_other_uses_of_one_label_are_refused(tmp_path):
         segcal.convert(cases, tmp_path / "store")
     shares = [np.stack([(own == c).mean(0) for c in range(CLASSES)]) for own in maps]
     soft = ArrayCases(logits, [own / own.sum(0) for own in shares], raters="shares", num_raters=12)
-    with pytest.raises(InputError, match="trust of shares needs one label"):
+    with pytest.raises(InputError, match="trust of regions or of shares needs one label"):
         segcal.learn_trust(fitted, soft)

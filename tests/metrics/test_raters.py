@@ -89,6 +89,10 @@ def test_dice_is_the_mean_over_raters_and_volumes_have_a_crps():
     pairs = [dice(maps[0][r], maps[0][s]) for r in range(RATERS) for s in range(r)]
     assert found["rater_dice"].value == pytest.approx(np.mean(pairs))
     q = scipy.special.softmax(logits[0], 0).reshape(CLASSES, -1).sum(1)
+    crps_of_all = found["volume_crps"].value
+    fewer = np.concatenate([maps[0], np.full((1, *SPACE), 7)])  # a rater who did not see the case
+    again = ArrayCases(logits, [fewer], raters="axis", ignore=7)
+    assert segcal.evaluate(again, metrics=["cece"]).before["volume_crps"].value == pytest.approx(crps_of_all)
     crps = []
     for c in range(1, CLASSES):
         volumes = (maps[0] == c).sum((1, 2)).astype(float)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import reduce
 from operator import and_
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from segcal.raters import Raters, Votes
 from segcal.regions import Regions
 from segcal.types import IGNORED, Kind
 
+Size: TypeAlias = tuple[float, ...] | None  # of a voxel
 LABELS = (*EXTENSIONS, ".npy", ".npz", ".png", *MAPS, ".ome.zarr", ".zarr")
 IMAGES = (*EXTENSIONS, ".npy", ".png", ".jpg", ".jpeg", *MAPS)
 
@@ -269,7 +271,7 @@ class FileCases(Cases):
 
     def read_labels(
         self, case_id: str, space: tuple[int, ...], stored: Stored, mask: Tensor | None = None
-    ) -> tuple[Tensor | None, tuple[float, ...] | None, Votes | None]:
+    ) -> tuple[Tensor | None, Size, Votes | None]:
         """Return the labels, with voxels that do not count marked, the voxel size, and the votes of several raters."""
         spacing, votes = stored.spacing, None
         if self.label_folder is None:
@@ -288,9 +290,7 @@ class FileCases(Cases):
             labels = labels.where(mask, IGNORED)
         return labels, spacing if spacing is not None and len(spacing) == len(space) else None, votes
 
-    def _read_map(
-        self, folder: LabelFolder, case_id: str, space: tuple[int, ...]
-    ) -> tuple[Tensor, tuple[float, ...] | None]:
+    def _read_map(self, folder: LabelFolder, case_id: str, space: tuple[int, ...]) -> tuple[Tensor, Size]:
         found = folder.read(case_id, space)
         labels = check_labels(
             as_tensor(found.values, str(found.path)), str(found.path), space, self.num_labels, self.ignore
@@ -301,13 +301,13 @@ class FileCases(Cases):
 
     def _read_votes(
         self, raters: Raters, folder: LabelFolder, case_id: str, space: tuple[int, ...]
-    ) -> tuple[Votes, tuple[float, ...] | None]:
+    ) -> tuple[Votes, Size]:
         classes = None if self.regions else self.num_classes
         if not isinstance(folder, RaterFolders):
             found = folder.read(case_id, space, shares=raters.form == "shares")
             values = as_tensor(found.values, str(found.path))
             return raters.votes(values, str(found.path), space, classes, self.ignore), found.spacing
-        sizes: list[tuple[float, ...] | None] = [None]
+        sizes: list[Size] = [None]
 
         def maps() -> Iterator[tuple[int, np.ndarray]]:
             for number, one in folder.of_case(case_id).items():

@@ -62,9 +62,7 @@ class ReadOptions:
     )
     raters: str | None = _declared("labels of several raters in one file", choices=FORMS[1:])
     num_raters: int | None = _declared("number of raters in one file, or of votes for shares", int, metavar="N")
-    rater_weights: Sequence[int] | None = _declared(
-        "whole number that each rater counts; default 1", tuple, metavar="2,1,..."
-    )
+    rater_weights: Sequence[int] | None = _declared("whole number per rater; default 1", tuple, metavar="2,1,...")
     class_pattern: str | None = _declared("names of one NIfTI file per class: groups id and cls", metavar="REGEX")
     properties: str | Path | None = _declared(
         "folder with nnU-Net pkl files that are missing", metavar="FOLDER", path=True

@@ -24,7 +24,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from segcal.cases import Cases, FileCases, ReadOptions, open_cases, split_folders
 from segcal.cases.files import IMAGES, LABELS
@@ -44,6 +44,8 @@ from segcal.scale.merge import Merged
 from segcal.scale.part import Identified, Part, kept_beside
 from segcal.target import check_apart, check_file, make_folder
 
+# The folder of labels, or one per rater.
+Labels: TypeAlias = Path | list[Path] | None
 Found = TypeVar("Found")
 TARGETS = (Role.FILE, Role.FOLDER)
 ENDINGS = (*(end for each in FORMATS.values() for end in each.extensions), *LABELS, *IMAGES)
@@ -93,7 +95,7 @@ class Call:
         return self.open(self.args.paths, getattr(self.args, "labels", None), pooling)
 
     @property
-    def labelled(self) -> tuple[list[Path], Path | list[Path] | None]:
+    def labelled(self) -> tuple[list[Path], Labels]:
         """The folders of predictions and of labels: the last one, or those of --labels."""
         args = self.args
         return (args.paths, args.labels) if args.labels else split_folders(args.paths)
@@ -103,13 +105,7 @@ class Call:
         """The cases to work on: all, or those of the part."""
         return self.cases if self.part is None else self.part.take(self.cases)
 
-    def open(
-        self,
-        folders: list[Path],
-        labels: Path | list[Path] | None,
-        pooling: str | None = None,
-        matching: bool = True,
-    ) -> FileCases:
+    def open(self, folders: list[Path], labels: Labels, pooling: str | None = None, matching: bool = True) -> FileCases:
         """Open cases as the options say; unless strict, incomplete ones fail one by one when they are read.
 
         Args:

@@ -33,8 +33,7 @@ from segcal.evaluation.slabs import as_seen
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import calibrator_digest
-from segcal.metrics import Metric, find_metrics, with_convention
-from segcal.metrics.raters import rater_metrics
+from segcal.metrics import Metric, find_metrics, rater_metrics, with_convention
 from segcal.resample import LEVEL, REPLICATES, Draws
 from segcal.statistics import BandCache, CaseTables
 

@@ -102,14 +102,8 @@ def add_votes(parts: Iterable[tuple[int, RawTables]], total: int) -> RawTables:
 
     Counts are of votes; sums are in units of `total` votes, so that a voxel with all votes adds what it adds alone.
     """
-    return reduce(_add, (_times(tables, votes, total) for votes, tables in parts))
-
-
-def _times(tables: RawTables, votes: int, total: int) -> RawTables:
-    share = votes / total
-    return RawTables(*(each * (votes if each.dtype.kind == "i" else share) for each in tables))._replace(
-        offset=tables.offset
-    )
+    times = ([each * (votes if each.dtype.kind == "i" else votes / total) for each in own] for votes, own in parts)
+    return reduce(_add, (RawTables(*each) for each in times))
 
 
 def _add(one: RawTables, other: RawTables) -> RawTables:

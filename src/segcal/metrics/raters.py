@@ -1,14 +1,10 @@
-r"""Metrics of several raters: those of one rater read per vote, and how far the raters themselves agree.
+r"""Metrics of several raters: those of one rater read per vote, and beside them what bounds them.
 
-Every number is that of the label maps of all raters, one after the other: NLL and Brier score are means over raters,
-a calibration error compares confidence with the share of raters, and AURC ranks by that share. What cannot be reached
-stands beside it (:mod:`segcal.statistics.raters`): the difference of NLL and entropy is the divergence
-:math:`\mathrm{KL}(t \,\|\, q)`, that of Brier score and impurity the squared distance of probabilities from shares.
+Scores are means over raters; a calibration error compares confidence with the share of raters. NLL less entropy is the
+divergence :math:`\mathrm{KL}(t \,\|\, q)`, Brier score less impurity the squared distance from the share
+(:mod:`segcal.statistics.raters`). Dice and IoU are the mean over raters, and beside it that against the majority.
 
-Dice and IoU are the mean over raters of the score against each, and beside it that against the majority.
-
-The continuous ranked probability score compares an expected volume :math:`y = \sum_v q_v` with the volumes
-:math:`V_r` of the raters, in units of their mean; for a volume without error it is the raters' spread:
+An expected volume :math:`y = \sum_v q_v` has with the volumes :math:`V_r` of raters, in units of their mean,
 
 .. math:: \mathrm{CRPS} = \Bigl(\sum_r w_r |V_r - y| - \tfrac12 \sum_{r, s} w_r w_s |V_r - V_s|\Bigr) / \bar V .
 """

@@ -111,7 +111,7 @@ def count_logits(
     tables = _tables(raw, bins, bands, reference is not None)
     if votes is not None and prediction is not None:
         sums = None if tables.classwise is None else tables.classwise["all"].confidence.sum(-1)
-        tables = replace(tables, raters=rater_table(votes, prediction, tables.likelihood, sums))
+        tables = replace(tables, raters=rater_table(votes, prediction, tables.likelihood, sums, voxels or 0))
     if not normalised:
         tables = _with_energy(tables, raw, voxels)
     elif raw.offset[0] > NORMALISED[scores.dtype]:

@@ -19,7 +19,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from segcal.kernels.raw_tables import RawTables, add_votes, merge_energy
+from segcal.kernels.raw_tables import Map, RawTables, add_votes, merge_energy
 from segcal.raters import Votes
 from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable, Likelihood
 from segcal.statistics.boundary import LabelBands
@@ -50,11 +50,7 @@ class RaterTable(AdditiveTable):
 
 
 def count_votes(
-    scores: Tensor,
-    votes: Votes,
-    count: Callable[..., RawTables],
-    bands: np.ndarray | None,
-    reference: np.ndarray | None,
+    scores: Tensor, votes: Votes, count: Callable[..., RawTables], bands: Map, reference: Map
 ) -> tuple[RawTables, int]:
     """Return the tables of one case and how many voxels have votes.
 
@@ -81,6 +77,7 @@ def count_votes(
     moments = energy[0]
     for other in energy[1:]:
         moments = (moments[0] + other[0], merge_energy(*moments, *other))
+    found.offset[0] = max(float(own.offset[0]) for _, own in parts)
     found.ignored[0] = int(votes.patterns()[votes.cast == 0].sum())
     return found._replace(energy=moments[1]), moments[0]
 
@@ -94,8 +91,8 @@ def bands_of(bands: LabelBands, votes: Votes) -> LabelBands:
     return LabelBands(bands.edges, bands.code, count, bands.distance * share)
 
 
-def rater_table(votes: Votes, prediction: np.ndarray, own: Likelihood, expected: np.ndarray | None) -> RaterTable:
-    """Return how raters stand to each other and to the prediction ``(*space)`` of a case."""
+def rater_table(votes: Votes, prediction: np.ndarray, own: Likelihood, sums: Map, voxels: int) -> RaterTable:
+    """Return how raters stand to each other and to the prediction ``(*space)`` of a case, with its sums over votes."""
     classes, cast = votes.count.shape[1], votes.cast
     joint = torch.from_numpy(prediction.reshape(-1).astype(np.int64)) + classes * votes.code.reshape(-1).long()
     table = torch.bincount(joint, minlength=classes * len(cast)).numpy().reshape(len(cast), classes)
@@ -129,6 +126,6 @@ def rater_table(votes: Votes, prediction: np.ndarray, own: Likelihood, expected:
         between=between,
         majority=majority,
         weights=votes.weights,
-        expected=expected,
+        expected=None if sums is None else sums * (votes.total * voxels / max(own.voxels, 1)),
         volumes=each.sum(2),
     )

@@ -168,10 +168,8 @@ def derive(
     says which judged which, as :class:`segcal.trust.estimates.Errors` has it.
     """
     if len(set(reference.ids)) < len(reference.ids):
-        raise InputError(
-            "the labelled cases have several raters, but a biomarker is learned from one labelling. Learn trust again "
-            "with the labels of one rater."
-        )
+        several = "the labelled cases have several raters, but a biomarker is learned from one labelling."
+        raise InputError(f"{several} Learn trust again with the labels of one rater.")
     subjects = link_cases(new[ITSELF].ids, link)
     labelled = link_cases(reference.ids, link)
     found = []

@@ -152,8 +152,8 @@ def _learned(
     progress: Progress,
     report: Report,
 ) -> Fitted:
-    if cases.raters is not None and (cases.regions is not None or cases.raters.form == "shares"):
-        cases.require_one_rater("trust of regions" if cases.regions is not None else "trust of shares")
+    if cases.raters is not None and (cases.regions or cases.raters.form == "shares"):
+        cases.require_one_rater("trust of regions or of shares")
     chosen, source = judges_among(fitted, cases, held_out)
     target, classes = check_device(device), fitted.calibrator.num_classes
     own_fits = source == OUT_OF_FOLD

@@ -21,6 +21,7 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -38,6 +39,8 @@ from segcal.resample import defined_mean
 from segcal.types import IGNORED
 
 Floats = NDArray[np.float64]
+# The label of each rater in each pattern of the votes of a case, and the sums of each over slabs.
+Rated: TypeAlias = tuple[np.ndarray, list[list[VoxelSums]]]
 
 # Even steps of the log odds from 1e-4 to 1 - 1e-4, with 0.5 in the middle.
 THRESHOLDS: Floats = 1 / (1 + np.exp(-np.linspace(-math.log(9999), math.log(9999), 65)))
@@ -99,20 +102,15 @@ def sum_raters(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = (
     own = np.where(votes.agreed[:, None] == IGNORED, marks, IGNORED)[:, (marks >= 0).any(0)]
     more: list[list[VoxelSums]] = [[] for _ in own.T]
     base = sum_case(calibrator, replace(case, labels=votes.labels(votes.agreed)), members, (own, more))
-    found = []
-    for parts in more:
-        one = copy.deepcopy(base)
+    found = [copy.deepcopy(base) for _ in more]
+    for one, parts in zip(found, more, strict=True):
         for part in parts:
             _add_labels(one, part)
-        found.append(one)
     return found
 
 
 def sum_case(
-    calibrator: Calibrator,
-    case: Case,
-    members: Iterable[Tensor] = (),
-    raters: tuple[np.ndarray, list[list[VoxelSums]]] | None = None,
+    calibrator: Calibrator, case: Case, members: Iterable[Tensor] = (), raters: Rated | None = None
 ) -> CaseSums:
     """Return the sums of a case, with those of its labels if it has any.
 
@@ -120,7 +118,7 @@ def sum_case(
         calibrator: on any device.
         case: as it was read, with what the calibrator sees beside logits.
         members: the classes that one member after the other decides; none where they are not known.
-        raters: the label of each rater in each pattern of the case's votes, and where its sums over slabs go.
+        raters: of several, where the sums of each go.
     """
     classes, kinds = calibrator.num_classes, len(CONFIDENT) + 1
     size, unit = voxel_size(case.spacing)
@@ -222,14 +220,7 @@ def _inside(classes: Tensor, mask: Tensor | None) -> Tensor:
     return (classes if mask is None else classes[mask]).reshape(-1)
 
 
-def _add(
-    sums: CaseSums,
-    slab: Slab,
-    case: Case,
-    found: Tensor,
-    edge: Tensor,
-    raters: tuple[np.ndarray, list[list[VoxelSums]]] | None,
-) -> None:
+def _add(sums: CaseSums, slab: Slab, case: Case, found: Tensor, edge: Tensor, raters: Rated | None) -> None:
     """Add a slab of classes to the sums of its case."""
     before, on_edge = found[slab.where].reshape(-1), edge[slab.where].reshape(-1)
     inside, labels = (None if each is None else each[slab.where].reshape(-1) for each in (case.mask, case.labels))
