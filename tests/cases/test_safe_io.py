@@ -71,14 +71,17 @@ BAD_NPZ = {
 }
 
 
+def map_npy(path):
+    return safe_io.NpyFile(path).values()
+
+
 def read_npz(path):
     return safe_io.read_npz(path, None)
 
 
 @pytest.mark.parametrize(
     ("read", "content"),
-    [(safe_io.map_npy, content) for content in BAD_NPY.values()]
-    + [(read_npz, content) for content in BAD_NPZ.values()],
+    [(map_npy, content) for content in BAD_NPY.values()] + [(read_npz, content) for content in BAD_NPZ.values()],
     ids=[*BAD_NPY, *(f"npz: {name}" for name in BAD_NPZ)],
 )
 def test_a_bad_file_is_an_error_with_its_name_and_allocates_nothing(read, content, tmp_path):
@@ -98,14 +101,14 @@ def test_arrays_come_back_as_they_were_saved(order, dtype, tmp_path):
     array = np.asarray(np.arange(24).reshape(2, 3, 4), dtype, order=order)
     np.save(tmp_path / "a.npy", array)
     np.savez_compressed(tmp_path / "a.npz", array)
-    for values in (safe_io.map_npy(tmp_path / "a.npy"), read_npz(tmp_path / "a.npz")):
+    for values in (map_npy(tmp_path / "a.npy"), read_npz(tmp_path / "a.npz")):
         assert values.dtype == array.dtype
         assert values.tolist() == array.tolist()
 
 
 def test_what_is_done_to_a_mapped_array_does_not_reach_the_file(tmp_path):
     np.save(tmp_path / "a.npy", np.ones(3))
-    safe_io.map_npy(tmp_path / "a.npy")[:] = 5
+    map_npy(tmp_path / "a.npy")[:] = 5
     assert np.load(tmp_path / "a.npy").tolist() == [1, 1, 1]
 
 
@@ -128,19 +131,19 @@ def test_an_npz_with_several_arrays_needs_a_key(tmp_path):
 def test_an_array_that_does_not_fit_in_memory_is_refused(tmp_path, monkeypatch):
     np.save(tmp_path / "a.npy", np.zeros(1000, np.int8))
     monkeypatch.setattr(safe_io, "memory_limit", lambda: 9 * 1000)  # as it is used: one byte, and eight to compute in
-    assert safe_io.map_npy(tmp_path / "a.npy").size == 1000
+    assert map_npy(tmp_path / "a.npy").size == 1000
     monkeypatch.setattr(safe_io, "memory_limit", lambda: 9 * 1000 - 1)
     with pytest.raises(InputError, match=r"a\.npy needs 0\.0 GiB, but at most .* Use a larger machine or store"):
-        safe_io.map_npy(tmp_path / "a.npy")
+        map_npy(tmp_path / "a.npy")
 
 
 def test_a_size_of_zero_does_not_hide_the_others(tmp_path):
     path = tmp_path / "case.npy"
     path.write_bytes(npy_with_header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': (3, 0, {10**17})}}"))
     with pytest.raises(InputError, match=r"case\.npy needs .* GiB, but at most"):
-        safe_io.map_npy(path)
+        map_npy(path)
     with pytest.raises(InputError, match=r"nothing\.npy is missing"):
-        safe_io.npy_header(tmp_path / "nothing.npy")
+        safe_io.NpyFile(tmp_path / "nothing.npy")
 
 
 @settings(max_examples=150)
@@ -155,7 +158,7 @@ def test_damaged_arrays_are_read_or_refused_and_nothing_else(data, tmp_path_fact
     content = content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
     path = tmp_path_factory.mktemp("fuzz") / "case"
     path.write_bytes(bytes(content))
-    for read in (safe_io.map_npy, read_npz):
+    for read in (map_npy, read_npz):
         with contextlib.suppress(InputError):
             np.array(read(path))
 

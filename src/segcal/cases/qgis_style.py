@@ -1,7 +1,7 @@
 """Styles of QGIS for confidence: a file ``NAME.qml`` beside ``NAME.tif`` or ``NAME.geojson``, which is loaded with it.
 
-Colours go from red (a guess between two classes) over yellow to blue (sure), which colour-blind readers tell apart;
-what lies below 0.5 has one colour, as nothing there is decided by much.
+Colours go from red (a guess between two classes) over yellow to blue (sure), which colour-blind readers tell apart.
+What lies below 0.5 has one colour, as nothing there is decided by much.
 """
 
 from itertools import pairwise

@@ -1,15 +1,15 @@
 """Records of a folder of results: what each was made from, and whether predictions are calibrated.
 
 ``.segcal/CASE.json``, one per case, is written before the result itself. A result is done if it was made from the same
-thing (inputs, options, calibrator) and its files are as they were written. Because the record comes first, a kill in
-between leaves a record that its files do not answer to, and the case is done again; and every file that is there
-belongs to a record, so what segcal did not write is known by that.
+thing (inputs, options, calibrator) and its files are as they were written. The record comes first, so a kill in between
+leaves a record that does not match its files, and the case is done again. Every file of segcal belongs to a record; any
+other file was not written by it.
 
 Reading everything again to find out that nothing changed would cost as much as the work itself. So a file is known by
-its size and by :data:`BLOCKS` blocks of its bytes, spread evenly from the first to the last: that is where headers are,
-and the checksums of zip, gzip and png files, which depend on all of their content. An input is known by its time of
-change as well, newer or older. What is not noticed is an input of the same size and time whose bytes differ only
-between the blocks. A folder (zarr) is known by the names, and in this way by the content, of all its files.
+its size and by :data:`BLOCKS` blocks of its bytes, spread evenly from the first to the last. These include headers, and
+the checksums of zip, gzip and png files, which depend on all of their content. An input is known by its time of change
+as well, newer or older. What is not noticed is an input of the same size and time whose bytes differ only between the
+blocks. A folder (zarr) is known by the names, and in this way by the content, of all its files.
 
 ``calibration.json`` in a folder of predictions says that they are calibrated, and what was done to them.
 """
@@ -17,7 +17,8 @@ between the blocks. A folder (zarr) is known by the names, and in this way by th
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,13 @@ class Records:
         inside = all(".." not in Path(name).parts and not Path(name).is_absolute() for name in record.files)
         return record if inside and (record.format, record.version) == (FORMAT, VERSION) else None
 
-    def done(self, case_id: str, made_from: str) -> Record | None:
-        """Return the record of a case that was made from this and whose files are as they were written, or None."""
+    def done(self, case_id: str, made_from: str | Callable[[], str]) -> Record | None:
+        """Return the record of a case that was made from this and whose files are as they were written, or None.
+
+        A function says what it is made from only where there is a record: that opens the files of the input.
+        """
         record = self.find(case_id)
-        if record is None or record.made_from != made_from:
+        if record is None or record.made_from != (made_from if isinstance(made_from, str) else made_from()):
             return None
         return record if set(self._intact(record)) == set(record.files) else None
 
@@ -164,6 +168,11 @@ def input_digest(path: Path) -> str:
     return _digest(path, time=True)
 
 
+def mapped_digest(content: mmap, facts: os.stat_result) -> str:
+    """Return what :func:`input_digest` does, of a file that is mapped; `facts` are of when it was."""
+    return hashlib.sha256(_blocks(lambda start: content[start : start + BLOCK_BYTES], facts, True)).hexdigest()
+
+
 def _digest(path: Path, time: bool) -> str:
     if path.is_file():
         return hashlib.sha256(_sample(path, time)).hexdigest()
@@ -177,13 +186,18 @@ def _digest(path: Path, time: bool) -> str:
 
 def _sample(path: Path, time: bool) -> bytes:
     with path.open("rb", buffering=0) as file:
-        facts = os.fstat(file.fileno())
-        last = max(facts.st_size - BLOCK_BYTES, 0)
-        parts = [f"{facts.st_size} {facts.st_mtime_ns if time else 0} ".encode()]
-        for start in dict.fromkeys(last * number // (BLOCKS - 1) for number in range(BLOCKS)):
+
+        def read(start: int) -> bytes:
             file.seek(start)
-            parts.append(file.read(BLOCK_BYTES))
-    return b"".join(parts)
+            return file.read(BLOCK_BYTES)
+
+        return _blocks(read, os.fstat(file.fileno()), time)
+
+
+def _blocks(read: Callable[[int], bytes], facts: os.stat_result, time: bool) -> bytes:
+    last = max(facts.st_size - BLOCK_BYTES, 0)
+    starts = dict.fromkeys(last * number // (BLOCKS - 1) for number in range(BLOCKS))
+    return b"".join([f"{facts.st_size} {facts.st_mtime_ns if time else 0} ".encode(), *map(read, starts)])
 
 
 def _exists(path: Path) -> bool:

@@ -1,9 +1,9 @@
-"""Reading arrays from files that nobody vouches for: what a file declares is checked before anything is allocated.
+"""Reading arrays from files that may be wrong: what a file declares is checked before anything is allocated.
 
 A header of a few bytes can promise an array of any size, and a zip entry can promise any length. So
 
-- an array is allocated only if the bytes it needs are there: in the file itself, or within what the compression could
-  have made of the bytes that are (deflate reaches 1032 to 1 at most);
+- an array is allocated only if the file has enough bytes for it, as they are or unpacked (deflate reaches 1032 to 1 at
+  most);
 - and only if it fits in half of the machine's memory *as it is used*: as stored, and once more in the widest type that
   anything computes in. Scaled integers, half floats and labels all grow on their way. An axis of size 0 hides the sizes
   of the others, so it counts as 1;
@@ -13,9 +13,11 @@ A header of a few bytes can promise an array of any size, and a zip entry can pr
 import io
 import math
 import os
+import weakref
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -26,7 +28,7 @@ from segcal.checks import check_memory, memory_limit
 from segcal.documents import reading
 from segcal.errors import InputError
 
-# The most that deflate can make of one byte; a declared size above it is a lie.
+# The most that deflate can make of one byte; a declared size above it is wrong.
 DEFLATE_RATIO = 1032
 NUMBERS = "fiub"
 # Numpy itself refuses headers above 10,000 characters; nothing more is ever read to look at one.
@@ -90,18 +92,6 @@ def choose_key(keys: Sequence[str], key: str | None, path: Path, what: str = "ar
     return chosen
 
 
-def npy_header(path: Path) -> ArrayHeader:
-    """Read and check the header of an npy file."""
-    with reading(path), path.open("rb") as stream:
-        return _npy_header_of(stream, path)
-
-
-def _npy_header_of(stream: IO[bytes], path: Path) -> ArrayHeader:
-    header = _parse_npy_header(stream.read(_HEAD_BYTES), path)
-    check_array(path, header.shape, header.dtype, os.fstat(stream.fileno()).st_size - header.offset)
-    return header
-
-
 def _parse_npy_header(head: bytes, path: Path) -> ArrayHeader:
     """Read the header of an array in numpy's format from its first bytes."""
     stream = io.BytesIO(head)
@@ -121,13 +111,33 @@ def _parse_npy_header(head: bytes, path: Path) -> ArrayHeader:
     return ArrayHeader(shape, dtype, fortran, stream.tell())
 
 
-def map_npy(path: Path) -> np.ndarray:
-    """Map an npy file; pages are private, so nothing that is done to the array reaches the file."""
-    with reading(path), path.open("rb") as stream:
-        header = _npy_header_of(stream, path)
-        if header.nbytes == 0:  # an empty file cannot be mapped
-            return np.zeros(header.shape, header.dtype)
-        return np.memmap(stream, header.dtype, "c", header.offset, header.shape, order="F" if header.fortran else "C")
+class NpyFile:
+    """An npy file that is opened once: its header, the facts of that moment, and what is mapped of it later."""
+
+    def __init__(self, path: Path) -> None:
+        with reading(path), ExitStack() as failing:
+            self._stream = failing.enter_context(path.open("rb", buffering=0))
+            self.path, self.facts = path, os.fstat(self._stream.fileno())
+            self.header = _parse_npy_header(self._stream.read(_HEAD_BYTES), path)
+            check_array(path, self.header.shape, self.header.dtype, self.facts.st_size - self.header.offset)
+            weakref.finalize(self, failing.pop_all().close)
+
+    def is_still(self, path: Path, facts: os.stat_result) -> bool:
+        """Whether a path is this file, as it was."""
+        names = ("st_ino", "st_size", "st_mtime_ns")
+        return self.path == path and all(getattr(self.facts, name) == getattr(facts, name) for name in names)
+
+    def content(self) -> mmap:
+        """Return all of its bytes."""
+        return mmap(self._stream.fileno(), 0, access=ACCESS_READ)
+
+    def values(self) -> np.ndarray:
+        """Return its values; pages are private, so nothing that is done to the array reaches the file."""
+        shape, dtype, fortran, offset = self.header
+        if self.header.nbytes == 0:  # nothing cannot be mapped
+            return np.zeros(shape, dtype)
+        with reading(self.path):
+            return np.memmap(self._stream, dtype, "c", offset, shape, order="F" if fortran else "C")
 
 
 def npz_keys(path: Path) -> list[str]:

@@ -3,8 +3,8 @@
 Before anything is written: does the calibrator fit the input (class count, pooling, offset)? For every case: are the
 decisions kept that it promises to keep? What is written has been read back and compared.
 
-A run that was interrupted is continued by the same call: a case that is complete, and made from what is there now, is
-left as it is. ``calibration.json`` in the output says what made it, so that two calibrators never share a folder.
+The same call continues an interrupted run. A complete case that was made from the present inputs stays as it is.
+``calibration.json`` in the output says what made it, so that two calibrators never share a folder.
 """
 
 import json
@@ -26,7 +26,7 @@ from segcal.cases.parallel import Engine, Workers, behind, map_cases, map_ids, o
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
 from segcal.cases.scene_writer import ScenePart, write_scene
-from segcal.cases.suspicion import doubtful_kind, warn
+from segcal.cases.suspicion import suspect_kind, warn
 from segcal.cases.write import CaseWriter
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
@@ -34,6 +34,7 @@ from segcal.evaluation.slabs import as_seen, calibrated_scores, is_scene, part_o
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import calibrator_digest
+from segcal.kernels.compare_winner import BELOW, compare_winner
 from segcal.numerics import winner
 from segcal.target import claim, entries
 
@@ -42,7 +43,7 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class AppliedCase:
-    """What was done to one case: its voxels, how many changed their class (strictly), and the files written."""
+    """The outcome for one case: its voxels, how many changed their class (strictly), and the files written."""
 
     voxels: int
     flips: int
@@ -51,7 +52,7 @@ class AppliedCase:
 
 @dataclass(frozen=True)
 class Applied:
-    """What was done to a collection.
+    """The outcome for a collection.
 
     Attributes:
         written: by case id, in this run.
@@ -65,12 +66,12 @@ class Applied:
 
     @property
     def voxels(self) -> int:
-        """How many voxels were calibrated in this run."""
+        """The number of voxels calibrated in this run."""
         return sum(one.voxels for one in self.written.values())
 
     @property
     def flips(self) -> int:
-        """How many of them changed their class."""
+        """The number of them that changed their class."""
         return sum(one.flips for one in self.written.values())
 
 
@@ -113,10 +114,10 @@ def apply(
     written: dict[str, AppliedCase] = {}
     with claim(Path(folder)):
         applier = Applier(fitted, cases, folder, output_kind, confidence_map, overwrite)
-        # A part must give a result for all of its cases; it knows itself which of them are done.
+        # A shard must give a result for all of its cases; it knows itself which of them are done.
         missing = cases if isinstance(workers, Engine) and workers.folder == Path(folder) else applier.missing()
         missing, stale = as_seen(missing, fitted.calibrator), applier.stale()
-        warn(doubtful_kind(_looked_at(missing)))
+        warn(suspect_kind(_looked_at(missing)))
         tell = progress or (lambda case_id: None)
         for case_id in sorted({*cases.ids} - {*missing.ids}):
             tell(case_id)
@@ -164,12 +165,13 @@ def calibrate(
     """
     cut = (slice(None), *inner)
     scores, logits = calibrated_scores(calibrator, case, device="cpu", mean_gap=mean_gap)[cut], case.logits[cut]
-    counted = torch.tensor(True) if case.mask is None else case.mask[inner]
     if isinstance(calibrator, PerRegion):
+        counted = torch.tensor(True) if case.mask is None else case.mask[inner]
         masks = logits > 0
         return scores, masks, int((((scores > 0) != masks).any(0) & counted).sum())
     before = winner(logits, axis=0)
-    flips = int(((scores.amax(0) > scores.gather(0, before[None])[0]) & counted).sum())
+    changed = compare_winner(scores, before) == BELOW
+    flips = int((changed if case.mask is None else changed & case.mask[inner].numpy()).sum())
     return torch.log_softmax(scores, dim=0), before, flips
 
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from segcal.cases import CaseError, open_cases
 from segcal.cases.formats import FORMATS, Options
 from segcal.cases.formats.safetensors import numpy_dtype, write_tensors
+from segcal.cases.records import input_digest
 from segcal.errors import InputError
 
 
@@ -34,6 +35,26 @@ def test_an_npy_file_is_mapped_and_not_changed_by_what_is_done_to_the_case(tmp_p
     assert isinstance(cases.read_member("a").values.base, np.memmap)
     cases.read("a").logits.add_(1)
     assert np.array_equal(np.load(tmp_path / "a.npy"), array)
+
+
+def test_an_npy_file_that_is_open_is_the_one_at_its_path_and_each_read_has_values_of_its_own(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros((2, 3, 4000)))
+    found = FORMATS["npy"](tmp_path, Options())
+    found.read("a").values[:] = 5
+    assert not found.read("a").values.any()
+    assert found.digests("a") == [input_digest(path)]
+    path.unlink()  # another one at the same path, of another shape
+    np.save(path, np.ones((4, 3)))
+    assert found.header("a").shape == (4, 3)
+    assert found.read("a").values.all()
+    assert found.digests("a") == [input_digest(path)]
+    path.write_bytes(b"damaged")
+    assert found.digests("a") == [input_digest(path)]
+    path.unlink()
+    assert found.digests("a") == [input_digest(path)] == [""]
+    with pytest.raises(InputError, match="is missing, but it is needed"):
+        found.read("a")
 
 
 def test_other_arrays_of_an_npz_file_are_kept(tmp_path, rng, calibrate):

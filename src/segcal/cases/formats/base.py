@@ -1,7 +1,7 @@
 """The contract of a file format: one folder of scores, listed, looked at, read and written case by case.
 
-A format knows files and axes and nothing else: what the numbers mean is declared by the user (`kind`), pooling and
-labels belong to :mod:`segcal.cases.files`, and keeping a decision through rounding to :mod:`segcal.cases.write`.
+A format knows files and axes and nothing else. The user declares what the numbers mean (`kind`). Pooling and labels
+belong to :mod:`segcal.cases.files`, and keeping a decision through rounding to :mod:`segcal.cases.write`.
 """
 
 import copy
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from segcal.cases.geometry import Geometry
 from segcal.cases.labels import Axes
+from segcal.cases.records import input_digest
 from segcal.cases.remote import Remote
 from segcal.errors import InputError
 from segcal.names import clean
@@ -171,6 +172,13 @@ class Format(ABC):
     def sources(self, case_id: str) -> list[Path]:
         """Return the files that a case is read from."""
         return list(self.files.get(case_id, ()))
+
+    def digests(self, case_id: str) -> list[str]:
+        """Return a digest of each file that a case is read from; another one means another file of the same name."""
+        return [
+            input_digest(path) if self.remote is None or path.parent != self.folder else self.remote.stamp(path.name)
+            for path in self.sources(case_id)
+        ]
 
     def class_axis(self, ndim: int, default: int | None = None) -> int:
         """Return the axis of the classes in an array of `ndim` axes: the declared one, or the default."""

@@ -1,13 +1,21 @@
 """``CASE.npy``, one array per case, memory-mapped; ``CASE.npz``, the declared array of each file or the only one."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from segcal.cases.formats.base import Format, Header, Stored
-from segcal.cases.safe_io import check_used, map_npy, npy_header, npz_header, npz_keys, read_npz
+from segcal.cases.formats.base import Format, Header, Options, Stored
+from segcal.cases.records import mapped_digest
+from segcal.cases.safe_io import NpyFile, check_used, npz_header, npz_keys, read_npz
+from segcal.documents import reading
+from segcal.errors import InputError
+
+# Files that are opened once: one is read, one worked on, one written.
+UNDER_WAY = 3
 
 
 class Npy(Format):
@@ -17,41 +25,44 @@ class Npy(Format):
     documented = ("`CASE.npy`", "memory-mapped")
     extensions = (".npy",)
 
-    # The file whose header was looked at last: who looks at it usually reads it next, and it is opened once.
-    _opened: tuple[tuple[object, ...], np.ndarray] | None = None
+    def __init__(self, folder: Path, options: Options) -> None:
+        super().__init__(folder, options)
+        self._opened: deque[NpyFile] = deque(maxlen=UNDER_WAY)
 
     def __getstate__(self) -> dict[str, object]:
-        return vars(self) | {"_opened": None}
+        return vars(self) | {"_opened": deque(maxlen=UNDER_WAY)}
 
     def header(self, case_id: str) -> Header:
         """Look at the header."""
-        values = self._mapped(case_id)
-        self._opened = self._stamp(case_id), values
-        return self.seen(values.shape, values.dtype)
+        header = self._file(case_id).header
+        return self.seen(header.shape, header.dtype)
 
     def read(self, case_id: str) -> Stored:
-        """Map the file."""
-        return Stored(self.classes_first(self._mapped(case_id)))
-
-    def read_checked(self, case_id: str, check: Callable[[Header], None]) -> Stored:
         """Map the file, of which nothing is read before its values are used."""
-        values = self._mapped(case_id)
-        check(self.seen(values.shape, values.dtype))
-        return Stored(self.classes_first(values))
+        return Stored(self.classes_first(self._file(case_id).values()))
 
-    def _stamp(self, case_id: str) -> tuple[object, ...]:
-        """Return what tells one file at a path from another that replaces it."""
-        stat = self.path(case_id).stat()
-        return case_id, stat.st_ino, stat.st_size, stat.st_mtime_ns
+    def digests(self, case_id: str) -> list[str]:
+        """Return the digest of the file as it was opened."""
+        with suppress(InputError):  # what cannot be opened has a digest too
+            if self.remote is None:
+                file = self._file(case_id)
+                return [mapped_digest(file.content(), file.facts)]
+        return super().digests(case_id)
 
-    def _mapped(self, case_id: str) -> np.ndarray:
-        opened, self._opened = self._opened, None
+    def _file(self, case_id: str) -> NpyFile:
+        """Return the file of a case, which is opened if it is not, or if it is another one by now."""
         path = self.path(case_id)
-        return opened[1] if opened is not None and opened[0] == self._stamp(case_id) else map_npy(path)
+        with reading(path):
+            facts = path.stat()
+        found = next((file for file in tuple(self._opened) if file.is_still(path, facts)), None)
+        if found is None:
+            found = NpyFile(path)
+            self._opened.append(found)
+        return found
 
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
         """Write in the axis order and byte order of the input."""
-        header = npy_header(self.path(case_id))
+        header = self._file(case_id).header
         ordered = self.as_stored(values).astype(header.dtype, copy=False)
         name = self.path(case_id).name
         with (folder / name).open("wb") as file:  # given a path, the library adds ".npy" to CASE.NPY
