@@ -1,4 +1,4 @@
-r"""Several raters on the cardiac ensemble: probabilities against the share of raters, over divisions of the patients.
+r"""Simulated raters on the cardiac ensemble: probabilities against the share of raters, over divisions of patients.
 
     python -m paper.raters ROOT OUT [--divisions 20] [--cases 50] [--cost]
 
@@ -88,11 +88,11 @@ def divided(several: Any, majority: Any, seed: int) -> dict[str, dict[str, float
     split, config = divide(several, 0.0, TEST_SHARE, seed), segcal.FitConfig(voxels=VOXELS, seed=seed)
     one = majority.subset(split.cal.ids)
     fits = {
-        "ts, majority": segcal.fit("ts", one, config=config),
-        "ts, shares": segcal.fit("ts", split.cal, config=config),
-        "isotonic, shares": segcal.fit("isotonic", split.cal, config=config),
-        "conic, shares": segcal.fit("conic", split.cal, config=config),
-        "default, shares": segcal.choose(split.cal, config=config),
+        "ts (majority)": segcal.fit("ts", one, config=config),
+        "ts (shares)": segcal.fit("ts", split.cal, config=config),
+        "isotonic (shares)": segcal.fit("isotonic", split.cal, config=config),
+        "conic (shares)": segcal.fit("conic", split.cal, config=config),
+        "default (shares)": segcal.choose(split.cal, config=config),
     }
     own = rater_metrics(find_metrics(METRICS), several.raters)
     counter = Counter(own)
@@ -102,8 +102,8 @@ def divided(several: Any, majority: Any, seed: int) -> dict[str, dict[str, float
         for name, counted in {"raw": before, **after}.items():
             stages[name].add(case.id, counted.tables)
     found = {name: {key: float(np.nanmean(stage.column(key))) for key in SHOWN} for name, stage in stages.items()}
-    learned = segcal.learn_trust(fits["ts, shares"], split.cal)
-    found["ts, shares"]["coverage"] = coverage(learned, split.test)
+    learned = segcal.learn_trust(fits["ts (shares)"], split.cal)
+    found["ts (shares)"]["coverage"] = coverage(learned, split.test)
     return found
 
 
@@ -170,13 +170,13 @@ def write(path: Path, found: Sequence[dict[str, dict[str, float]]]) -> None:
     """Write the mean and the standard deviation over divisions of each number."""
     with path.open("w", newline="", encoding="utf-8") as stream:
         rows = csv.writer(stream, lineterminator="\n")
-        rows.writerow(["calibrator", "number", "mean", "sd", "divisions", "better than raw in"])
+        rows.writerow(["table", "row", "column", "value"])
         for name, numbers in found[0].items():
             for key in numbers:
                 values = np.array([each[name][key] for each in found])
-                raw = np.array([each["raw"].get(key, np.nan) for each in found])
-                better = int((values < raw).sum())
-                rows.writerow([name, key, f"{values.mean():.5f}", f"{values.std():.5f}", len(found), better])
+                if np.isfinite(values).all():
+                    rows.writerow([f"mean of {len(found)} divisions", name, key, f"{values.mean():.5f}"])
+                    rows.writerow([f"standard deviation of {len(found)} divisions", name, key, f"{values.std():.5f}"])
 
 
 if __name__ == "__main__":

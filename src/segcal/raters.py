@@ -1,4 +1,4 @@
-r"""Several raters: what is declared about them, and their labels of one case in little memory.
+r"""Several raters: their declaration, and their labels of one case in little memory.
 
 A rater r has the integer weight :math:`w_r`; at voxel v the class c has the *votes*
 :math:`k_{vc} = \sum_r w_r [y_{rv} = c]` of the :math:`T = \sum_r w_r` that there can be, and its *share* is
@@ -32,7 +32,7 @@ MOST_BITS, MOST_VOTES, TOLERANCE = 62, 1 << 20, 1e-3
 
 @dataclass(frozen=True)
 class Raters:
-    """What is declared: how labels are given, and the weight of each rater.
+    """The declaration of several raters: the form of their labels, and their weights.
 
     Attributes:
         form: one of :data:`FORMS`.

@@ -1,8 +1,7 @@
-r"""What several raters make of a case: counts per vote, masks of each rater, and how far the raters agree.
+r"""Counts of a case per vote of several raters, masks of each rater, and agreement of raters.
 
-Of the voxels that all raters give one class, a case is counted as if they had one label. The others are counted once
-for each class that a rater marked, those with equally many votes together; counts are multiplied by the votes, so all
-are whole numbers. Bands lie about the boundary of the majority.
+Voxels that all raters give one class are counted as if they had one label. The others are counted once for each class
+that a rater marked, and counts are times its votes: whole numbers. Bands lie about the boundary of the majority.
 
 How far raters agree bounds what can be reached. With shares :math:`t_{vc}`, no predictor has a mean NLL below
 :math:`\frac1N \sum_v \sum_c -t_{vc} \log t_{vc}`, nor a Brier score below :math:`\frac1N \sum_v (1 - \sum_c t_{vc}^2)`.
@@ -25,13 +24,12 @@ from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable, Likelihoo
 from segcal.statistics.boundary import LabelBands
 from segcal.types import IGNORED
 
-# Voxels that are gathered at a time.
-GATHERED = 1 << 20
+GATHERED = 1 << 20  # voxels at a time
 
 
 @dataclass(frozen=True)
 class RaterTable(AdditiveTable):
-    """How the raters of a case, or of several, stand to each other and to the prediction."""
+    """Agreement of the raters of a case, or of several, with each other and with the prediction."""
 
     votes: int  # that were cast
     pairs: int  # of votes of two raters for one voxel
@@ -92,7 +90,7 @@ def bands_of(bands: LabelBands, votes: Votes) -> LabelBands:
 
 
 def rater_table(votes: Votes, prediction: np.ndarray, own: Likelihood, sums: Map, voxels: int) -> RaterTable:
-    """Return how raters stand to each other and to the prediction ``(*space)`` of a case, with its sums over votes."""
+    """Return the agreement of raters with each other and with the prediction ``(*space)`` of a case."""
     classes, cast = votes.count.shape[1], votes.cast
     joint = torch.from_numpy(prediction.reshape(-1).astype(np.int64)) + classes * votes.code.reshape(-1).long()
     table = torch.bincount(joint, minlength=classes * len(cast)).numpy().reshape(len(cast), classes)
