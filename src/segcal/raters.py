@@ -69,11 +69,6 @@ class Raters:
             )
         return cls(cast(Form, form), weights)
 
-    @property
-    def total(self) -> int:
-        """Return the votes that a voxel can have, T."""
-        return sum(self.weights)
-
     def votes(self, given: Tensor, name: str, space: Sequence[int], classes: int | None, ignore: int | None) -> "Votes":
         """Return the votes of one array that holds all raters; `classes` is None where there are regions."""
         if self.form == "axis":

@@ -113,7 +113,7 @@ def evaluate(
     measure = partial(_measure, counter, calibrator)
     stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
     rows: list[dict[str, Any]] = []
-    per = 1 if cases.raters is None else cases.raters.total
+    per = 1 if cases.raters is None else sum(cases.raters.weights)
     kind_warnings: dict[str, str] = {}
     failures = Failures(failed)
     for case_id, (found, group, kind_warning) in map_cases(cases, measure, workers, failures.take):

@@ -41,7 +41,7 @@ def rater_metrics(metrics: Mapping[str, Metric], raters: Raters) -> dict[str, Me
                 found[name] = replace(metric, part=TABLE, value=partial(_of_each, metric.value))
             found[f"{name} (majority)"] = replace(metric, part=TABLE, value=value, title=title, plain="")
         else:
-            found[name] = replace(metric, value=InVotes(metric.value, raters.total))
+            found[name] = replace(metric, value=InVotes(metric.value, sum(raters.weights)))
         found |= BOUNDS.get(name, {})
     return found | {"rater_agreement": Metric("agreement of two raters", TABLE, _agreement, better=None)}
 
