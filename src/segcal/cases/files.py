@@ -44,14 +44,15 @@ class LabelFolder:
     """The label maps of one folder; `axes` is None if not declared, `key` the array of an npz file."""
 
     def __init__(
-        self, folder: Path, remote: Remote | None = None, axes: Axes | None = None, key: str | None = None
-    ) -> None:
-        check_folder(folder, "labels", "a label map")
+        self, folder: Path, remote: Remote | None = None, axes: Axes | None = None, key: str | None = None,
+        role: str = "labels",
+    ) -> None:  # fmt: skip
+        check_folder(folder, role, "a label map")
         self.folder, self.remote, self.axes, self.key = folder, remote, axes, key
         self.files = find_files(folder, LABELS)
         if not self.files:
             raise InputError(
-                f"labels {folder} has no label maps, but files ending in {', '.join(LABELS)} are needed. "
+                f"{role} {folder} has no label maps, but files ending in {', '.join(LABELS)} are needed. "
                 "Lossy formats such as JPEG cannot hold labels."
             )
 
@@ -305,9 +306,8 @@ class FileCases(Cases):
     ) -> tuple[Votes, Size]:
         classes = None if self.regions else self.num_classes
         if not isinstance(folder, RaterFolders):
-            found = folder.read(case_id, space, shares=raters.form == "shares")
-            values = as_tensor(found.values, str(found.path))
-            return raters.votes(values, str(found.path), space, classes, self.ignore), found.spacing
+            found, name = folder.read(case_id, space, raters.form == "shares"), str(folder.files[case_id])
+            return raters.votes(as_tensor(found.values, name), name, space, classes, self.ignore), found.spacing
         sizes: list[Size] = [None]
 
         def maps() -> Iterator[tuple[int, np.ndarray]]:

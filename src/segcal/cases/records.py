@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from segcal.atomic import naming, put, temporary
+from segcal.cases.base import naming_case
 from segcal.documents import read_json
 from segcal.errors import InputError
 from segcal.target import entries
@@ -73,6 +74,13 @@ class Records:
         if record is None or record.made_from != (made_from if isinstance(made_from, str) else made_from()):
             return None
         return record if set(self._intact(record)) == set(record.files) else None
+
+    def write(self, case_id: str, made_from: str, make: Callable[[Path], Iterable[Path]]) -> tuple[Path, ...]:
+        """Put the files in place that `make` writes into an empty folder and returns: they are the result of a case."""
+        with naming_case(case_id), naming(self.folder / case_id), temporary(self.folder) as beside:
+            names = [path.relative_to(beside).as_posix() for path in make(beside)]
+            self.require_own(case_id, names)
+            return self.place(case_id, made_from, beside, names)
 
     def place(self, case_id: str, made_from: str, beside: Path, names: Sequence[str]) -> tuple[Path, ...]:
         """Put the files of a case in place, after their record; files of an earlier result that are not among them go.

@@ -9,7 +9,7 @@ was interrupted goes on.
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,16 +18,16 @@ from typing import Any
 import torch
 
 from segcal.arguments import typed
-from segcal.atomic import naming, temporary, write_text
+from segcal.atomic import write_text
 from segcal.cases import as_cases
-from segcal.cases.base import Case, CaseError, naming_case
+from segcal.cases.base import Case, CaseError
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import Engine, Failures, Workers, map_cases
 from segcal.cases.records import MARKER, Records
 from segcal.cases.write import write_map
 from segcal.decisions import make_rule
-from segcal.decisions.masks import SIGNATURES, DecidedCase, Decider, Decisions
-from segcal.documents import json_text, read_json
+from segcal.decisions.masks import DecidedCase, Decider, Decisions
+from segcal.documents import read_json, write_json
 from segcal.errors import InputError
 from segcal.evaluation.apply import check_folder, record_of
 from segcal.evaluation.evaluate import check_match
@@ -152,7 +152,7 @@ class MaskFiles:
         own = {"made_by": "decide", "rule": str(decider.rule), "structures": decider.titles}
         record = record_of(fitted, cases) | own | {"thresholds": [limit.threshold for limit in decider.limits]}
         check_folder(folder, cases, record, overwrite)
-        for name, signature in SIGNATURES.items():
+        for name, signature in Decisions.signatures().items():
             check_file(folder / name, signature)
         self._made_by = json.dumps(record, indent=1) + "\n"
         write_text(folder / MARKER, self._made_by)
@@ -164,19 +164,17 @@ class MaskFiles:
 
     def __call__(self, case: Case) -> DecidedCase:
         """Decide on one case, write it, and return its rows."""
-        made_from, (masks, rows) = self._made_from(case.id), self._decide(case)
+        masks, rows = self._decide(case)
         assert masks is not None
         several = dict(zip(self._names, masks, strict=True)) if self._decide.overlapping else {"": masks}
-        with naming_case(case.id), naming(self.folder / case.id), temporary(self.folder) as beside:
-            path = beside / ROWS / f"{case.id}.json"
-            path.parent.mkdir()
-            path.write_text(json_text({"rows": rows}, indent=1) + "\n", encoding="utf-8")
-            paths = [
-                write_map(self._cases, case.id, mask, beside / name, case.spacing) for name, mask in several.items()
-            ]
-            own = [each.relative_to(beside).as_posix() for each in (path, *paths)]
-            self.records.require_own(case.id, own)
-            self.records.place(case.id, made_from, beside, own)
+
+        def make(beside: Path) -> Iterator[Path]:
+            (beside / ROWS).mkdir()
+            yield write_json(beside / ROWS / f"{case.id}.json", {"rows": rows})
+            for name, mask in several.items():
+                yield write_map(self._cases, case.id, mask, beside / name, case.spacing)
+
+        self.records.write(case.id, self._made_from(case.id), make)
         return DecidedCase(None, rows)
 
     def _made_from(self, case_id: str) -> str:
