@@ -138,6 +138,7 @@ def open_task(
         # A single folder has nothing to pool: its mean is itself, but the pooling still says what calibrators see.
         options = replace(task.options, pooling=pooling, **_resolved(task.options, root))
         cases: Cases = open_cases(folders, root / task.labels, options=options)
+        cases.require_one_rater("a benchmark")
         if cases.regions is not None and task.region is None:
             raise InputError(
                 f"task {task.name!r} has the regions {', '.join(cases.regions.names)}, but each of them is measured by "

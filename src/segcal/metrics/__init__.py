@@ -22,9 +22,12 @@ from segcal.errors import InputError
 from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
 from segcal.metrics import masks, reliability, sampled, scores
 from segcal.metrics.base import CurveReader, Metric, Reader
+from segcal.metrics.raters import rater_metrics
 from segcal.metrics.tensors import Meter, on_tensors
 
-__all__ = ["CONVENTIONS", "METRICS", "Meter", "Metric", "Reader", "find_metrics", "meter", "with_convention"]
+__all__ = [
+    "CONVENTIONS", "METRICS", "Meter", "Metric", "Reader", "find_metrics", "meter", "rater_metrics", "with_convention",
+]  # fmt: skip
 
 _ECE, _ACE = reliability.expected_calibration_error, reliability.average_calibration_error
 _MCE, _DEBIASED = reliability.maximum_calibration_error, reliability.debiased_calibration_error

@@ -65,7 +65,7 @@ def area_under_risk_coverage(ranking: Ranking) -> float:
     >>> round(area_under_risk_coverage(Ranking(np.array([1, 0, 2]), np.array([0, 0, 1]))), 6)
     0.194444
     """
-    total = int(ranking.count.sum())
+    total = float(ranking.count.sum())
     if not total:
         return math.nan
     filled = ranking.count > 0

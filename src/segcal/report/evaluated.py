@@ -166,7 +166,8 @@ def evaluation_document(
 
 def _parts(result: Evaluation, stage: str) -> Mapping[str, Curve]:
     found: Mapping[str, Curve] = result.parts.get(stage, {}).get("ace", {})
-    return found
+    votes = getattr(result.metrics["ace"].value, "total", 1) if found else 1  # counts are of votes, sums of voxels
+    return {name: Curve(one.count, one.right, one.confidence * votes) for name, one in found.items()}
 
 
 def _curves(result: Evaluation, stage: str) -> doc.Curves:
