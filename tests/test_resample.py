@@ -115,7 +115,6 @@ def test_one_group_that_differs_from_all_others_gives_no_endless_interval():
     assert high == pytest.approx(found.value + far)
 
 
-
 @pytest.mark.parametrize("count", [4, 8])
 def test_percentiles_of_few_groups_are_taken_farther_out(count):
     drawn = np.random.default_rng(0).normal(size=1_000_000)
