@@ -104,7 +104,7 @@ def unit_digest(unit: Unit, protocol: Protocol, fingerprints: Mapping[tuple[str,
     return digest(plain)
 
 
-def _deciding(protocol: Protocol, task: Task) -> dict[str, Any]:
+def _deciding(protocol: Protocol, task: Task) -> dict[str, object]:
     """Return what of a task decides numbers: not where its files are, and not what else is tested."""
     plain = task_plain(task) | {"test_on": []}
     del plain["exclude"]  # the fingerprint of the cases tells

@@ -263,7 +263,7 @@ class Protocol(ProtocolFile, frozen=True, kw_only=True):
             return split
         return split._replace(test=split.test.split(division.test, 0, second).cal)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return what decides the numbers, as plain data."""
         plain = {"tasks": list(map(task_plain, self.tasks)), "pipelines": to_builtins(self.pipelines)}
         plain |= {name: to_builtins(getattr(self, name)) for name in DECIDING}
@@ -297,7 +297,7 @@ def load_protocol(path: str | Path, root: str | Path | None = None) -> Protocol:
     return parse_protocol(read_toml(file), file.parent if root is None else Path(root))
 
 
-def parse_protocol(document: dict[str, Any], root: str | Path = ".") -> Protocol:
+def parse_protocol(document: dict[str, object], root: str | Path = ".") -> Protocol:
     """Read a protocol from the tables of a TOML document; see :func:`load_protocol`."""
     found = read_table(document, "", ProtocolFile)
     if not isinstance(found.tasks, list) or not found.tasks:

@@ -177,7 +177,7 @@ def _resolved(options: ReadOptions, root: Path) -> dict[str, Any]:
 
 def task_plain(task: Task) -> dict[str, Any]:
     """Return a task as plain data; of what is declared about files, pairs of what was given."""
-    plain: dict[str, Any] = to_builtins(task, enc_hook=str)
+    plain = dict(to_builtins(task, enc_hook=str))
     if isinstance(task, FolderTask):
         if task.region is None:  # results of before there were regions stay what they are
             del plain["region"]

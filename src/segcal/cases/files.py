@@ -19,7 +19,7 @@ from segcal.cases.formats.base import Header, check_folder, find_files
 from segcal.cases.formats.ome_zarr import read_ome_labels
 from segcal.cases.geometry import Geometry, check_alike, file_geometry
 from segcal.cases.glance import digest_of
-from segcal.cases.kept import Read, narrow
+from segcal.cases.kept import Read, Rest, narrow
 from segcal.cases.kinds import filled
 from segcal.cases.labels import Axes, LabelMap, read_channels, read_label_file
 from segcal.cases.nifti_file import EXTENSIONS
@@ -194,7 +194,7 @@ class FileCases(Cases):
         labels, spacing = self.read_labels(case_id, space, facts[0], mask)
         self.check_geometry(case_id)
         image = None if self.image_folder is None else torch.from_numpy(self.image_folder.read(case_id, space))
-        rest = {"mask": mask, "spacing": spacing, "image": image, "doubt": max(doubts, default="")}
+        rest = Rest(mask=mask, spacing=spacing, image=image, doubt=max(doubts, default=""))
         return Read(
             logits=dict(zip(rules, pooled, strict=True)),
             disagreement=disagreement,

@@ -9,7 +9,7 @@ cases under way.
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -24,6 +24,15 @@ PICTURED = 1 << 28
 UNDER_WAY = 2
 
 
+class Rest(TypedDict, total=False):
+    """All of a case of files but its scores and labels."""
+
+    mask: Tensor | None
+    spacing: tuple[float, ...] | None
+    image: Tensor | None
+    doubt: str
+
+
 @dataclass(frozen=True)
 class Read:
     """One case as it was read: logits by pooling, and all else that cases of files have.
@@ -32,7 +41,6 @@ class Read:
         logits: ``(classes, *space)`` by the rule of pooling.
         disagreement: of the members, where it was asked for.
         labels: in the smallest type that holds them.
-        rest: the other attributes of a case by name.
         decided: of each of several members the classes, ``(*space)``.
         digests: of the scores of each member, where they are compared with others.
     """
@@ -40,7 +48,7 @@ class Read:
     logits: dict[str, Tensor]
     disagreement: Tensor | None
     labels: Tensor | None
-    rest: dict[str, Any]
+    rest: Rest
     decided: tuple[Tensor, ...] = ()
     digests: tuple[bytes, ...] = ()
 

@@ -93,7 +93,7 @@ class Decisions:
     stale: list[str] = field(default_factory=list)
     masks: Mapping[str, NDArray[np.integer]] = field(default_factory=dict, repr=False)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return everything but the masks as dicts, lists and numbers."""
         facts = {"rule": self.rule, "promise": self.promise}
         return {"schema": 1, "made_by": "segcal decide", **facts, "rows": self.rows}

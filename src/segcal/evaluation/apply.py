@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -256,7 +255,7 @@ class Applier:
         return found.amax(0).exp()
 
 
-def record_of(fitted: Fitted, cases: FileCases, kind: str | None = None) -> dict[str, Any]:
+def record_of(fitted: Fitted, cases: FileCases, kind: str | None = None) -> dict[str, object]:
     """Return what the output depends on besides the cases."""
     return {
         "format": FORMAT,
@@ -272,7 +271,7 @@ def record_of(fitted: Fitted, cases: FileCases, kind: str | None = None) -> dict
     }
 
 
-def check_folder(folder: Path, cases: FileCases, record: dict[str, Any], overwrite: bool) -> None:
+def check_folder(folder: Path, cases: FileCases, record: dict[str, object], overwrite: bool) -> None:
     """Refuse a folder in which the results of something else would be taken for ours, or clear it if that is meant."""
     if folder.resolve() in cases.folders():
         return  # the writer has a message for it

@@ -28,7 +28,7 @@ from segcal.cases.records import read_marker
 from segcal.cases.suspicion import Suspicion, doubtful_kind, other_origin, warn, wrong_kinds
 from segcal.errors import InputError
 from segcal.evaluation.case_counter import Counter, Map, Stage, region_metrics, summarise
-from segcal.evaluation.result import Evaluation
+from segcal.evaluation.result import Evaluation, Row
 from segcal.evaluation.slabs import as_seen
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
@@ -110,7 +110,7 @@ def evaluate(
         warn(doubtful_kind(cases))
     measure = partial(_measure, counter, calibrator)
     stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     doubts: dict[str, str] = {}
     failures = Failures(failed)
     for case_id, (found, group, doubt) in map_cases(cases, measure, workers, failures.take):

@@ -16,6 +16,7 @@ from segcal.cases.region_view import region_view
 from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate, Fitted
+from segcal.fitting.choice import candidates_of
 
 # Who competes for a region, unless told: what keeps its decision, and what may move it.
 KEEPING = ("identity", "ts", "conic", "conic_class")
@@ -75,9 +76,9 @@ def best_pooling(found: Mapping[str, Fitted], poolings: tuple[str | None, ...]) 
     """Return the pooling in which temperature scaling has the lowest loss, summed over regions."""
     sums: dict[str | None, float] = dict.fromkeys(poolings, 0.0)
     for one in found.values():
-        for candidate in one.certificate.details.get("candidates", ()):
-            if candidate["name"] == "ts" and candidate["nll"] is not None:
-                sums[candidate["pooling"]] += candidate["nll"]
+        for candidate in candidates_of(one.certificate.details):
+            if candidate.name == "ts" and candidate.nll is not None:
+                sums[candidate.pooling] += candidate.nll
     return min(sums, key=lambda pooling: sums[pooling])
 
 
@@ -97,9 +98,9 @@ def join(certificates: Mapping[str, Certificate]) -> Certificate:
     residuals = [one.kkt_residual for one in found if one.kkt_residual is not None]
     held_out = [one.validation_nll for one in found if one.validation_nll is not None]
     reasons = {name: str(one.details["reason"]) for name, one in certificates.items() if "reason" in one.details}
-    details = {"regions": {name: one.to_dict() for name, one in certificates.items()}}
+    details: dict[str, object] = {"regions": {name: one.to_dict() for name, one in certificates.items()}}
     if reasons:
-        details["reason"] = " ".join(f"{name}: {reason}" for name, reason in reasons.items())  # type: ignore[assignment]
+        details["reason"] = " ".join(f"{name}: {reason}" for name, reason in reasons.items())
     return Certificate(
         method=", ".join(dict.fromkeys(one.method for one in found)),
         objective=sum(one.objective for one in found),

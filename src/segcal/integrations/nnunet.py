@@ -82,11 +82,11 @@ class WholeImage:
 class CalibratedPlans(PlansManager):
     """Plans whose label manager calibrates."""
 
-    def __init__(self, plans: dict[str, Any], calibrator: Any) -> None:
+    def __init__(self, plans: dict[str, object], calibrator: Any) -> None:
         super().__init__(plans)
         self.calibrator = calibrator
 
-    def get_label_manager(self, dataset_json: dict[str, Any], **named: Any) -> Any:
+    def get_label_manager(self, dataset_json: dict[str, object], **named: Any) -> Any:
         """Return nnU-Net's label manager with a calibrated softmax, or one that calibrates the whole image."""
         if self.calibrator.pointwise:
             return super().get_label_manager(dataset_json, inference_nonlin=CalibratedSoftmax(self.calibrator), **named)

@@ -199,7 +199,7 @@ def _write_polygons(probs: np.ndarray, cases: FileCases, case: Case, folder: Pat
 
 def _parts(
     probs: np.ndarray, on: np.ndarray, there: Any, crs: Any, metres: float | None
-) -> Iterator[tuple[dict[str, Any], Any]]:
+) -> Iterator[tuple[dict[str, float | None], Any]]:
     features, warp = (load_extra(f"rasterio.{name}", "geo") for name in ("features", "warp"))
     parts, count = scipy.ndimage.label(on)
     pixels = np.bincount(parts.ravel(), minlength=count + 1)

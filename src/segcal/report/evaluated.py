@@ -165,8 +165,8 @@ def evaluation_document(
 
 
 def _parts(result: Evaluation, stage: str) -> Mapping[str, Curve]:
-    found: Mapping[str, Curve] = result.parts.get(stage, {}).get("ace", {})
-    return found
+    found = result.parts.get(stage, {}).get("ace", {})
+    return {case_id: part for case_id, part in found.items() if isinstance(part, Curve)}
 
 
 def _curves(result: Evaluation, stage: str) -> doc.Curves:

@@ -146,7 +146,7 @@ class Objects(Printed):
         """Write everything; what is not known is null."""
         write_json(path, self.to_plain())
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return everything as dicts, lists and numbers."""
         tables = {name: [row._asdict() for row in getattr(self, name)] for name in ("rows", "cases", "structures")}
         return {"schema": 1, "made_by": "segcal objects", **vars(self), **tables}

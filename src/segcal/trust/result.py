@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from rich import box
 from rich.console import Console, Group
@@ -167,7 +167,7 @@ class Trust(Printed):
         """Write everything; what is not defined is null."""
         write_json(path, self.to_plain())
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return everything as dicts, lists and numbers."""
         facts = {name: getattr(self, name) for name in ("level", "tau", "source", "draws", "promise", "alarms")}
         tables = {name: getattr(self, name) for name in ("rows", "biomarkers", "bounds")}

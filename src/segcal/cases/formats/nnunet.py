@@ -21,10 +21,10 @@ the stored array.
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -224,6 +224,10 @@ def find_beside(folder: Path, name: str) -> Path | None:
     return next((place / name for place in places if (place / name).is_file()), None)
 
 
+# Of a dataset.json: numbers by name; a region has a list of them.
+Labels: TypeAlias = Mapping[str, Any]
+
+
 def load_dataset(folder: Path, properties: Path | None) -> NnunetDataset:
     """Read the JSON files that belong to a folder of predictions."""
     path = find_beside(folder, "dataset.json")
@@ -294,7 +298,7 @@ def read_properties(
     return mask, spacing
 
 
-def dataset_regions(labels: dict[str, Any], order: Any) -> Regions | None:
+def dataset_regions(labels: Labels, order: Any) -> Regions | None:
     """Return the regions that the labels of a dataset.json define, if they do."""
     if not any(isinstance(value, list) and len(value) > 1 for value in labels.values()):
         return None
@@ -307,7 +311,7 @@ def dataset_regions(labels: dict[str, Any], order: Any) -> Regions | None:
     return Regions.declared(own, order, labels.get("ignore"))
 
 
-def _classes(labels: dict[str, Any], path: Path) -> tuple[tuple[str, ...], int | None]:
+def _classes(labels: Labels, path: Path) -> tuple[tuple[str, ...], int | None]:
     plain = {name: value[0] if isinstance(value, list) and value else value for name, value in labels.items()}
     if not all(type(value) is int for value in plain.values()):
         raise InputError(
@@ -324,7 +328,7 @@ def _classes(labels: dict[str, Any], path: Path) -> tuple[tuple[str, ...], int |
     return tuple(order), ignore
 
 
-def _transpose(plans: dict[str, Any], path: Path | None) -> tuple[int, ...] | None:
+def _transpose(plans: dict[str, object], path: Path | None) -> tuple[int, ...] | None:
     if path is None:
         return None
     axes = plans.get("transpose_forward")
@@ -333,7 +337,7 @@ def _transpose(plans: dict[str, Any], path: Path | None) -> tuple[int, ...] | No
     return tuple(int(axis) for axis in axes)
 
 
-def load_properties(path: Path) -> dict[str, Any]:
+def load_properties(path: Path) -> dict[str, object]:
     """Read nnU-Net's properties of a case."""
     if not path.is_file():
         raise InputError(f"{path} is missing, but the box in which nnU-Net predicted is in it. {REPAIR}")
