@@ -23,11 +23,9 @@ from segcal.benchmark.tasks import (
     Opener,
     OpenTask,
     Task,
-    by_region,
     check_tasks,
     open_task,
     read_task,
-    task_plain,
 )
 from segcal.benchmark.toml import AtLeastOne, Count, Number, Text, read_table, read_toml
 from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
@@ -265,7 +263,7 @@ class Protocol(ProtocolFile, frozen=True, kw_only=True):
 
     def to_plain(self) -> dict[str, object]:
         """Return what decides the numbers, as plain data."""
-        plain = {"tasks": list(map(task_plain, self.tasks)), "pipelines": to_builtins(self.pipelines)}
+        plain = {"tasks": [task.plain() for task in self.tasks], "pipelines": to_builtins(self.pipelines)}
         plain |= {name: to_builtins(getattr(self, name)) for name in DECIDING}
         return plain | {"fit": self.fit.to_dict()}
 
@@ -303,7 +301,7 @@ def parse_protocol(document: dict[str, object], root: str | Path = ".") -> Proto
     if not isinstance(found.tasks, list) or not found.tasks:
         raise InputError("protocol has no tasks, but at least one is needed. Add a table [[tasks]].")
     tables = [read_task(entry, f"tasks[{number}]") for number, entry in enumerate(found.tasks)]
-    tasks = tuple(task for table in tables for task in by_region(table))
+    tasks = tuple(task for table in tables for task in table.by_region())
     check_tasks(tasks)
     pipelines = _read_pipelines(found.pipelines)
     find_metrics(found.metrics)

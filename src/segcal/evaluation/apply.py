@@ -18,8 +18,8 @@ from torch import Tensor
 
 from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.decision import decision_of
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import Engine, Workers, behind, map_cases, map_ids, on_case
 from segcal.cases.records import APPLIED as FORMAT
@@ -33,7 +33,6 @@ from segcal.evaluation.slabs import as_seen, calibrated_scores, is_scene, part_o
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import calibrator_digest
-from segcal.numerics import winner
 from segcal.target import claim, entries
 
 VERSION = 2
@@ -164,12 +163,9 @@ def calibrate(
     cut = (slice(None), *inner)
     scores, logits = calibrated_scores(calibrator, case, device="cpu", mean_gap=mean_gap)[cut], case.logits[cut]
     counted = torch.tensor(True) if case.mask is None else case.mask[inner]
-    if isinstance(calibrator, PerRegion):
-        masks = logits > 0
-        return scores, masks, int((((scores > 0) != masks).any(0) & counted).sum())
-    before = winner(logits, axis=0)
-    flips = int(((scores.amax(0) > scores.gather(0, before[None])[0]) & counted).sum())
-    return torch.log_softmax(scores, dim=0), before, flips
+    decision = decision_of(calibrator.regions)
+    before = decision.mask(logits)
+    return decision.log_probs(scores), before, int((decision.changed(scores, before) & counted).sum())
 
 
 class Applier:
@@ -243,16 +239,10 @@ class Applier:
                 f"{flips} voxels changed their class, but the calibrator promises to keep it. "
                 "The artefact is damaged or the promise is broken: run segcal audit; nothing was written.",
             )
-        confidence = self._confidence(log_probs).float().numpy() if self._map else None
+        confidence = self._cases.decision.confidence(log_probs).float().numpy() if self._map else None
         valid = None if case.mask is None else case.mask[inner]
         voxels = log_probs[0].numel() if valid is None or not where else int(valid.sum())
         return ScenePart(where, log_probs, before if keeps else None, confidence, valid), voxels, flips
-
-    def _confidence(self, found: Tensor) -> Tensor:
-        """Return the probability of the decision; of regions, that of the least sure one."""
-        if isinstance(self._calibrator, PerRegion):
-            return found.abs().amin(0).sigmoid()
-        return found.amax(0).exp()
 
 
 def record_of(fitted: Fitted, cases: FileCases, kind: str | None = None) -> dict[str, object]:

@@ -159,11 +159,11 @@ def audit(
         tried = tried.with_others(found)
         if progress is not None:
             progress()
-    logits = adversarial(2 if isinstance(calibrator, PerRegion) else calibrator.num_classes)
     findings: tuple[Finding, ...]
     if isinstance(calibrator, PerRegion):
-        findings = (*_by_region(calibrator, logits, tried), _nesting(calibrator, tried))
+        findings = (*_by_region(calibrator, adversarial(2), tried), _nesting(calibrator, tried))
     else:
+        logits = adversarial(calibrator.num_classes)
         findings = (_offset(calibrator, logits, tried), _decision(calibrator, logits, tried))
     return Audit(
         calibrator=calibrator.name,

@@ -19,7 +19,6 @@ import torch
 
 from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
@@ -257,7 +256,7 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
 
 def check_regions(calibrator: object, cases: Cases) -> None:
     """Refuse a calibrator of regions for classes, of classes for regions, and of other regions."""
-    own = calibrator.regions if isinstance(calibrator, PerRegion) else None
+    own = calibrator.regions if isinstance(calibrator, Calibrator) else None
     if own == cases.regions:
         return
     words = ["classes" if each is None else f"the regions {each}" for each in (own, cases.regions)]

@@ -12,7 +12,7 @@ from segcal.calibrators import PEERS, make_calibrator, make_per_region
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Cases
-from segcal.cases.region_view import region_view
+from segcal.cases.region_view import region_view, regions_of
 from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate, Fitted
@@ -30,20 +30,20 @@ def fit_by_region(
 
     The function fits, or compares and fits; all must come to one pooling.
     """
-    assert cases.regions is not None
+    regions = regions_of(cases)
     check_validation(cases, validation)
     warn(doubtful_kind(cases.pooled(cases.poolings[0])))
     found = [
         fit_one(number, region_view(cases, number), None if validation is None else region_view(validation, number))
-        for number in range(len(cases.regions))
+        for number in range(len(regions))
     ]
     pooling = found[0].pooling
     ids = [case_id for case_id in cases.ids if all(case_id in one.calibration_ids for one in found)]
     return replace(
         found[0],
-        calibrator=PerRegion(cases.regions, [one.calibrator for one in found]).eval().requires_grad_(False),
-        certificate=join({name: one.certificate for name, one in zip(cases.regions.names, found, strict=True)}),
-        class_names=cases.regions.names,
+        calibrator=PerRegion(regions, [one.calibrator for one in found]).eval().requires_grad_(False),
+        certificate=join({name: one.certificate for name, one in zip(regions.names, found, strict=True)}),
+        class_names=regions.names,
         fingerprint=cases.pooled(pooling).subset(ids).fingerprint(),
         calibration_ids=tuple(ids),
     )
@@ -60,10 +60,9 @@ def check_validation(cases: Cases, validation: Cases | None) -> None:
 
 def inner_of(name_or_calibrator: Any, cases: Cases, number: int) -> Calibrator:
     """Return the calibrator from which the fit of a region starts."""
-    assert cases.regions is not None
-    named = isinstance(name_or_calibrator, str)
-    whole = make_per_region(name_or_calibrator, cases.regions) if named else name_or_calibrator
-    if getattr(whole, "regions", None) != cases.regions:
+    regions, named = regions_of(cases), isinstance(name_or_calibrator, str)
+    whole = make_per_region(name_or_calibrator, regions) if named else name_or_calibrator
+    if getattr(whole, "regions", None) != regions:
         raise InputError(
             f"name_or_calibrator is {type(name_or_calibrator).__name__}, but the cases have regions: a name, or a "
             "calibrator of these regions, is needed. Pass a name such as 'conic'."

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import scipy
+import torch
 
 from segcal.arguments import typed
 from segcal.atomic import naming, temporary, written
@@ -184,12 +185,14 @@ def _write_polygons(probs: np.ndarray, cases: FileCases, case: Case, folder: Pat
             )
         there, crs = file.transform, file.crs
     inside = np.ones(probs.shape[1:], bool) if case.mask is None else case.mask.numpy()
-    on = probs > 0.5 if cases.regions is not None else probs.argmax(0) == np.arange(len(probs))[:, None, None]
+    decision = cases.decision
+    structures = decision.structures(len(probs), background=True)
+    on = decision.each(torch.from_numpy(decision.stored_mask(probs, decision.probs)), structures).numpy()
     metres = abs(there.determinant) * crs.linear_units_factor[1] ** 2 if crs.is_projected else None
     features = [
         {"type": "Feature", "properties": {"class": names[number], **about}, "geometry": shape}
-        for number in range(cases.regions is None, len(probs))
-        for about, shape in _parts(probs[number], on[number] & inside, there, crs, metres)
+        for number, own in zip(structures, on, strict=True)
+        for about, shape in _parts(probs[number], own & inside, there, crs, metres)
     ]
     path = folder / f"{case.id}.geojson"
     path.write_text(json_text({"type": "FeatureCollection", "features": features}) + "\n", "utf-8")

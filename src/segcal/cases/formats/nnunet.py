@@ -31,6 +31,7 @@ from PIL import Image
 
 from segcal.atomic import write_bytes
 from segcal.cases.base import SINGLE_FOLDS
+from segcal.cases.decision import decision_of
 from segcal.cases.formats.base import Format, FormatFacts, Header, Options, Stored, find_files
 from segcal.cases.formats.restricted_pickle import MAX_AXES, load_plain_pickle
 from segcal.cases.geometry import Geometry, nnunet_geometry
@@ -105,7 +106,7 @@ class Nnunet(Format):
         """Return what dataset.json says."""
         data = self.dataset
         return FormatFacts(
-            kind="probs" if data.regions is None else "sigmoid",
+            kind=decision_of(data.regions).probs,
             class_names=data.class_names,
             num_classes=len(data.class_names),
             ignore=data.ignore,
@@ -126,7 +127,7 @@ class Nnunet(Format):
         header = npz_header(path, KEY)
         heads = len(self.dataset.class_names)
         if len(header.shape) < 2 or header.shape[0] != heads:
-            what = "classes" if self.dataset.regions is None else "regions"
+            what = decision_of(self.dataset.regions).titles
             raise InputError(
                 f"{path} has shape {header.shape}, but dataset.json lists {heads} {what}. "
                 "Copy the dataset.json of the model that made it."
