@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from segcal.atomic import naming, put, temporary
+from segcal.cases.base import naming_case
 from segcal.documents import read_json
 from segcal.errors import InputError
 from segcal.target import entries
@@ -94,6 +95,13 @@ class Records:
                 put(beside / name, self.folder / name)
         self._delete(gone)
         return tuple(self.folder / name for name in names)
+
+    def write(self, case_id: str, made_from: str, make: Callable[[Path], Iterable[Path]]) -> tuple[Path, ...]:
+        """Have the files of a case made in a folder beside, the one that completes it last, and put them in place."""
+        with naming_case(case_id), naming(self.folder / case_id), temporary(self.folder) as beside:
+            names = [path.relative_to(beside).as_posix() for path in make(beside)]
+            self.require_own(case_id, names)
+            return self.place(case_id, made_from, beside, names)
 
     def others(self, ids: Iterable[str]) -> list[str]:
         """Return the cases that have results here but are not among these."""

@@ -9,7 +9,7 @@ was interrupted goes on.
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from segcal.arguments import typed
-from segcal.atomic import naming, temporary, write_text
+from segcal.atomic import write_text
 from segcal.cases import as_cases
-from segcal.cases.base import Case, CaseError, naming_case
+from segcal.cases.base import Case, CaseError
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import Engine, Failures, Workers, map_cases
 from segcal.cases.records import MARKER, Records
@@ -167,16 +167,16 @@ class MaskFiles:
         made_from, (masks, rows) = self._made_from(case.id), self._decide(case)
         assert masks is not None
         several = dict(zip(self._names, masks, strict=True)) if self._decide.overlapping else {"": masks}
-        with naming_case(case.id), naming(self.folder / case.id), temporary(self.folder) as beside:
+
+        def make(beside: Path) -> Iterator[Path]:
             path = beside / ROWS / f"{case.id}.json"
             path.parent.mkdir()
             path.write_text(json_text({"rows": rows}, indent=1) + "\n", encoding="utf-8")
-            paths = [
-                write_map(self._cases, case.id, mask, beside / name, case.spacing) for name, mask in several.items()
-            ]
-            own = [each.relative_to(beside).as_posix() for each in (path, *paths)]
-            self.records.require_own(case.id, own)
-            self.records.place(case.id, made_from, beside, own)
+            yield path
+            for name, mask in several.items():
+                yield write_map(self._cases, case.id, mask, beside / name, case.spacing)
+
+        self.records.write(case.id, made_from, make)
         return DecidedCase(None, rows)
 
     def _made_from(self, case_id: str) -> str:

@@ -24,9 +24,8 @@ from segcal.cases.files import FileCases
 from segcal.cases.parallel import Engine, Workers, behind, map_cases, map_ids, on_case
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
-from segcal.cases.scene_writer import ScenePart, write_scene
 from segcal.cases.suspicion import doubtful_kind, warn
-from segcal.cases.write import CaseWriter
+from segcal.cases.write import CaseWriter, ScenePart, write_scene
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.evaluation.slabs import as_seen, calibrated_scores, is_scene, part_of, scene_parts, windows

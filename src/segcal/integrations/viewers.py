@@ -31,13 +31,12 @@ import scipy
 import torch
 
 from segcal.arguments import typed
-from segcal.atomic import naming, temporary, written
+from segcal.atomic import written
 from segcal.cases.base import Case, CaseError
 from segcal.cases.files import FileCases
 from segcal.cases.formats.geotiff import GeoTiff
 from segcal.cases.parallel import map_cases
-from segcal.cases.qgis_style import polygon_style
-from segcal.cases.raster_file import open_raster
+from segcal.cases.raster_file import open_raster, polygon_style
 from segcal.cases.records import Records, content_digest
 from segcal.cases.write import write_volume
 from segcal.checks import check_choice
@@ -104,18 +103,17 @@ def view(
         return f"{made_by} {hashlib.sha256(f'{images} {cases.identity(case_id)}'.encode()).hexdigest()}"
 
     def write(case: Case) -> tuple[Path, ...]:
-        probs, key = _probabilities(fitted, case), made_from(case.id)
-        with naming(target / case.id), temporary(target) as beside:
+        probs = _probabilities(fitted, case)
+
+        def make(beside: Path) -> list[Path]:
             if place is not None and coded is not None:
-                files = write_dicom_seg(probs, cases, case.id, place / case.id, beside, coded)
-            elif to == "geojson":
-                files = _write_polygons(probs, cases, case, beside, classes)
-            else:
-                shown = levels if to == "contours" else None
-                files = _write_maps(probs, cases, case, beside, names, shown, to == "bids")
-            own = [path.relative_to(beside).as_posix() for path in files]
-            records.require_own(case.id, own)
-            return records.place(case.id, key, beside, own)
+                return write_dicom_seg(probs, cases, case.id, place / case.id, beside, coded)
+            if to == "geojson":
+                return _write_polygons(probs, cases, case, beside, classes)
+            shown = levels if to == "contours" else None
+            return _write_maps(probs, cases, case, beside, names, shown, to == "bids")
+
+        return records.write(case.id, made_from(case.id), make)
 
     with claim(target):
         found = {case_id: records.done(case_id, partial(made_from, case_id)) for case_id in cases.ids}

@@ -8,7 +8,8 @@ and its volume has no interval. Run again, the same call goes on.
 import hashlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +18,7 @@ import numpy as np
 from PIL import Image
 
 from segcal.arguments import typed
-from segcal.atomic import naming, temporary
-from segcal.cases.base import CaseError, naming_case
+from segcal.cases.base import CaseError
 from segcal.cases.masks import MaskCase, MaskCases
 from segcal.cases.nifti_file import EXTENSIONS, open_nifti, save_like
 from segcal.cases.parallel import Workers, map_ids
@@ -87,24 +87,26 @@ class _Grower:
         self._names = file_names([names.get(number, "") for number in range(max(names, default=0) + 1)])
 
     def __call__(self, case_id: str) -> list[VolumeRow]:
-        case, source, folder = self._masks.read(case_id), self._masks.files[case_id], self._records.folder
+        case, source = self._masks.read(case_id), self._masks.files[case_id]
         if self._margins.unit == "mm" and case.spacing is None:
             raise CaseError(case_id, f"{source} has no voxel size, but margins are in mm. Add it to the header.")
         made_from = f"{self._made_by} {input_digest(source)}"
         rows = [self._volume(case_id, case, each) for each in self._margins.structures]
         if self._records.done(case_id, made_from) is not None:
             return rows
-        with naming_case(case_id), naming(folder / case_id), temporary(folder) as beside:
-            (beside / case_id).mkdir()
-            names = []
-            for margin in self._margins.structures:
-                if (mask := case.runs[0] == margin.structure).any():
-                    names.append(f"{case_id}/{self._names[margin.structure]}{_ending(source)}")
-                    levels = nested_levels(mask, margin, case.spacing if self._margins.unit == "mm" else None)
-                    _write_like(source, levels, beside / names[-1])
-            self._records.require_own(case_id, names)
-            self._records.place(case_id, made_from, beside, names)
+        self._records.write(case_id, made_from, partial(self._grown, case_id, case))
         return rows
+
+    def _grown(self, case_id: str, case: MaskCase, beside: Path) -> Iterator[Path]:
+        """Write the masks of one case, and yield them."""
+        source = self._masks.files[case_id]
+        (beside / case_id).mkdir()
+        for margin in self._margins.structures:
+            if (mask := case.runs[0] == margin.structure).any():
+                levels = nested_levels(mask, margin, case.spacing if self._margins.unit == "mm" else None)
+                path = beside / case_id / f"{self._names[margin.structure]}{_ending(source)}"
+                _write_like(source, levels, path)
+                yield path
 
     def _volume(self, case_id: str, case: MaskCase, margin: Margin) -> VolumeRow:
         size = math.prod(case.spacing or ()) / 1000 if self._margins.volumes_in_ml else 1.0

@@ -288,10 +288,8 @@ def judges_among(fitted: Fitted, cases: Cases, held_out: bool) -> tuple[Cases, S
 
 def _certificates(fitted: Fitted) -> list[Certificate]:
     """Return the certificate of a fit; of regions, those of each."""
-    if not isinstance(fitted.calibrator, PerRegion):
-        return [fitted.certificate]
-    own = fitted.certificate.details["regions"]
-    return [msgspec.convert(own[name], Certificate) for name in fitted.calibrator.regions.names]
+    own = fitted.certificate.details.get("regions")
+    return [fitted.certificate] if own is None else [msgspec.convert(one, Certificate) for one in own.values()]
 
 
 def fold_fits(
