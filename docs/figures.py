@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 import segcal
 from segcal.metrics.base import Needs
 from segcal.report.document import TaskSection
-from segcal.report.pictures import SliceMaps, decode_map
+from segcal.report.images import SliceMaps, decode_map
 from segcal.studies.page import read_document
 
 DOCS = Path(__file__).parent

@@ -3,8 +3,8 @@
 ``python -m paper.learned_context PACKED OUT`` reads the archives of `learned_pack.py` and writes OUT/learned.json:
 one row per ensemble, division and calibrator. The divisions are those of `protocols/conic.toml`. Networks are trained
 on the calibration cases until eight looks at the validation cases have gained nothing; the best weights are kept. They
-see the gaps to the winner, the probabilities, and four numbers of the surroundings: confidence in 41 x 41, share of the
-own class in 25 x 25, confidence in the image, and disagreement of the members. They work in planes.
+see the gaps to the winner, the probabilities, and four numbers of the neighbourhood: confidence in 41 x 41, share of
+the own class in 25 x 25, confidence in the image, and disagreement of the members. They work in planes.
 
 - ``pointwise``: two hidden layers of 32, each voxel alone; one positive factor for the gap of every class.
 - ``dilated``: four 3 x 3 convolutions of 32 channels, dilated by 1, 2, 4, 8 (31 voxels), the same factors.
@@ -46,7 +46,7 @@ from paper.learned_pack import PROTOCOL, PackedCases
 from segcal.benchmark.protocol import load_protocol
 from segcal.benchmark.tasks import Division
 from segcal.calibrators.conic import Conic
-from segcal.calibrators.surroundings import CONTEXTS, each_context, surroundings
+from segcal.calibrators.neighbourhood import CONTEXTS, each_context, neighbourhood
 from segcal.cases.split import Split
 from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to
@@ -194,7 +194,7 @@ def _certified(fitted: segcal.Fitted) -> dict[str, Any]:
 
 
 class Plane(NamedTuple):
-    """A plane of a case: gaps ``(C, H, W)`` in codes, surroundings ``(4, H, W)``, labels ``(H, W)``."""
+    """A plane of a case: gaps ``(C, H, W)`` in codes, neighbourhood ``(4, H, W)``, labels ``(H, W)``."""
 
     logits: Tensor
     around: Tensor
@@ -213,7 +213,7 @@ def planes_of(settings: Settings, task: str) -> dict[str, list[Plane]]:
         case = cases.read(name)
         assert case.labels is not None
         logits = case.logits.to(settings.device)
-        near = surroundings(logits[None], None, USED, "conic")[0]
+        near = neighbourhood(logits[None], None, USED, "conic")[0]
         rows = torch.cat([near, cases.log_information(name).to(near)[None]]).half()
         parts = (logits.half(), rows, case.labels.to(torch.int8).to(settings.device)[None])
         if logits.ndim == 3:
@@ -225,7 +225,7 @@ def planes_of(settings: Settings, task: str) -> dict[str, list[Plane]]:
 
 
 def batch_of(planes: Sequence[Plane]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return logits, surroundings and labels ``(batch, channels, H, W)`` of planes of one size."""
+    """Return logits, neighbourhood and labels ``(batch, channels, H, W)`` of planes of one size."""
     logits, rows, labels = (torch.stack(column) for column in zip(*planes, strict=True))
     return logits.float(), rows.float(), labels[:, 0].long()
 

@@ -117,7 +117,7 @@ def scores_of(model: StructureModel, rows: np.ndarray, members: bool) -> dict[st
     return dict(zip(SCORED, (model.chance(features_of(rows, members)), rows[:, 3], rows[:, 2]), strict=True))
 
 
-def honesty(task: Task, repeats: int) -> dict[str, np.ndarray]:
+def calibration(task: Task, repeats: int) -> dict[str, np.ndarray]:
     """Return by score, of each division: ECE, Brier, AP, sensitivity at 0.5, 1 and 2 false per case; and PQ."""
     found: dict[str, list[list[float]]] = {name: [] for name in (*SCORED, "pq")}
     for labelled, new in task.divisions(repeats):
@@ -237,7 +237,7 @@ def tables(cache: Path, repeats: int, few: int, workers: int) -> None:
     with ProcessPoolExecutor(workers) as pool:  # one structure per process; divisions are the same for all
         titles = [task.title for task in tasks]
         pending = [pool.map(partial(lists, repeats=repeats), tasks)]
-        pending += [pool.map(partial(measure, repeats=few), tasks) for measure in (honesty, intervals)]
+        pending += [pool.map(partial(measure, repeats=few), tasks) for measure in (calibration, intervals)]
         listed, honest, sizes = (dict(zip(titles, found, strict=True)) for found in pending)
     rows = [
         [title, name, *(cell(found[name][:, k]) for k in range(6))]

@@ -11,7 +11,7 @@ TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE", "dice": 
 ABOUT = {
     "translation invariance": "translation invariance",
     "decision preservation": "keeping the decision",
-    "curves that see their surroundings": "conic scaling",
+    "curves that see their neighbourhood": "conic scaling",
 }
 OUTCOMES = {
     "agrees": "agree",

@@ -26,6 +26,9 @@ def main() -> None:
     from segcal.cli import main as run_command
 
     def ready() -> None:
+        from segcal.memory import reuse_memory  # imported long since
+
+        reuse_memory()
         gc.freeze()
         gc.enable()
         signal.signal(signal.SIGINT, usual)

@@ -20,7 +20,7 @@ from segcal.calibrators.conic import Conic
 from segcal.calibrators.selective import Selective
 from segcal.calibrators.tables import Histogram, Isotonic
 from segcal.report.figures import to_svg
-from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
+from segcal.report.images import encode_indices, encode_jpeg, encode_values
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None)

@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 
 from segcal import atomic
-from segcal.atomic import MARKER, SIGNATURE, NotWrittenError, put, sweep, temporary, write_bytes, write_text, written
+from segcal.atomic import (
+    MARKER,
+    SIGNATURE,
+    NotWrittenError,
+    put,
+    remove_leftovers,
+    temporary,
+    write_bytes,
+    write_text,
+    written,
+)
 
 
 def names(folder):
@@ -114,7 +124,7 @@ def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(moment, left,
     target = old_and_new(tmp_path)
     assert run(KILLED, tmp_path, moment) == -9
     assert len(names(tmp_path)) == (1 if moment == "between" else 2)  # with what it left
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == ["cal"]
     assert names(target) == [left]
 
@@ -134,7 +144,7 @@ def test_only_what_a_dead_process_left_is_swept_away(tmp_path):
     (tmp_path / ".segcal-0123456789abcdea").symlink_to(tmp_path / ".cache")
     before = names(tmp_path)
     with temporary(tmp_path) as beside:
-        sweep(tmp_path, tmp_path / "nowhere")
+        remove_leftovers(tmp_path, tmp_path / "nowhere")
         assert beside.is_dir()  # its writer lives
         assert names(tmp_path) == sorted([*before, beside.name])
     assert names(tmp_path) == before
@@ -142,7 +152,7 @@ def test_only_what_a_dead_process_left_is_swept_away(tmp_path):
     dead.mkdir()
     (dead / MARKER).write_bytes(SIGNATURE)
     (dead / "half").write_bytes(b"1")
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == before
 
 
@@ -163,7 +173,7 @@ def test_what_cannot_be_written_is_named(tmp_path):
     assert run(LIMITED, tmp_path / "scores.npy") == 0
     assert names(tmp_path) == []
     (tmp_path / "folder").mkdir()
-    match = r"folder could not be written \(Is a directory\), but it is needed\. Make room or choose another place, and"
+    match = r"folder could not be written \(Is a directory\), but it is needed\. Make room or choose another target,"
     with pytest.raises(NotWrittenError, match=match), written(tmp_path / "folder") as beside:
         np.array(1).tofile(beside)
 

@@ -15,7 +15,7 @@ import torch
 import segcal
 from segcal.cli import COMMANDS, main
 from segcal.report.document import CurveLists, Curves
-from segcal.report.pictures import SliceMaps, encode_indices, encode_jpeg, encode_values
+from segcal.report.images import SliceMaps, encode_indices, encode_jpeg, encode_values
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -1,8 +1,11 @@
-"""The account of a case, and what is free."""
+"""The account of a case, what is free, and what a command keeps of it."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
+import pytest
 
 from segcal import memory
 from segcal.memory import FACTORS, VOXEL, Footprint
@@ -36,3 +39,32 @@ def test_what_is_free_is_the_least_of_machine_group_and_process(monkeypatch):
     assert (memory.total_memory(), memory.free_memory()) == (64_000 << 10, 48_000 << 10)
     del files["/proc/meminfo"]
     assert memory.total_memory() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+FAULTS = """
+import resource
+import numpy as np
+from segcal.memory import reuse_memory
+{}
+rooms = [np.ones(1 << 20) for _ in range(8)]  # of 8 MB
+del rooms
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    rooms = [np.ones(1 << 20) for _ in range(8)]
+    del rooms
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other C libraries are not told what to keep")
+def test_memory_of_a_command_is_used_again_unless_the_environment_says_otherwise():
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    told = {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
+
+    def faults(call: str, more: dict[str, str]) -> int:
+        words = [sys.executable, "-c", FAULTS.format(call)]
+        return int(subprocess.run(words, env=plain | more, capture_output=True, text=True, check=True).stdout)
+
+    kept, asked = faults("reuse_memory()", {}), faults("reuse_memory()", told)
+    assert kept * 20 < asked
+    assert faults("", {}) > 20 * kept

@@ -93,8 +93,8 @@ results/summary.json: report results -o new.html
 results/summary.json: benchmark protocol.toml -o results
 results/protocol.json: report results -o new.html
 results/protocol.json: benchmark protocol.toml -o results
-results/sifted.json: report results -o new.html
-results/sifted.json: benchmark protocol.toml -o results
+results/checked.json: report results -o new.html
+results/checked.json: benchmark protocol.toml -o results
 results/units/t/repeat_0/ts-single.jsonl: report results -o new.html
 results/units/t/repeat_0/ts-single.jsonl: benchmark protocol.toml -o results
 trusted/trust.json: trust cal p -k -o trusted

@@ -14,8 +14,8 @@ ROWS = "board/rows.js"
 HEAD = """# The board
 
 Every measured number: {rows:,} rows of {studies} studies, as they were printed. Choose a study, filter and sort;
-verdicts are in [results](results.md). Below stands what each study is, which code and which command made it, and its
-CSV file, which is all that one needs without scripts. A bootstrap over single cases gives narrower intervals than one
+verdicts are in [results](results.md). Below is each study with its code, its command
+and its CSV file, which needs no scripts. A bootstrap over single cases gives narrower intervals than one
 over [whole groups](metrics.md#intervals).
 
 <div id="board" class="board"></div>

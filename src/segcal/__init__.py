@@ -1,4 +1,4 @@
-"""segcal: honest confidence for trained segmentation models, without changing their masks.
+"""segcal: calibrated confidence for trained segmentation models, without changing their masks.
 
 A public name is imported when it is first asked for, so that `import segcal` takes no time.
 """

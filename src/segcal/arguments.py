@@ -1,4 +1,4 @@
-"""What a public function is given, held against its annotations before it does anything: a wrong type is one sentence.
+"""Arguments of public functions are checked against their annotations first; a wrong type is one clear message.
 
 The signature is the declaration, so nothing is said twice: ``@typed`` on a function, :func:`check_fields` in a
 dataclass. ``Any`` and ``object`` are looked at by whoever uses them. Numbers must be finite, whole numbers fit into 64

@@ -1,14 +1,14 @@
 """Writing beside and renaming: a kill at any moment leaves the old result or the new one, and nothing that stays.
 
-What is being written lies in a folder of its own next to its place, ``.segcal-`` and sixteen hexadecimal digits, in
-which a marker says whose it is. The writer holds a lock on the marker, which ends with its process however that
-comes about: a folder with the name, the marker and no lock is what a dead process left, and the next run removes it.
-So is one that holds nothing, or an empty marker that nobody has locked, because of a kill in the first moment: it is
-known by its name, whose last six digits are a digest of the first ten, which are random. A living process whose folder
-goes in that moment makes another. Nothing else is ever removed.
+A file that is being written lies in a folder of its own beside the target, named ``.segcal-`` and sixteen hexadecimal
+digits. A marker in it says whose it is. The writer holds a lock on the marker, which ends with its process in any case.
+A folder with the name, the marker and no lock is what a dead process left, and the next run removes it. So is an empty
+folder, or one with an empty marker that is not locked, after a kill in the first moment. It is known by its name, whose
+last six digits are a digest of the first ten, which are random. A living process whose folder goes in that moment makes
+another. Nothing else is ever removed.
 
-A file is replaced by one rename. A folder is exchanged with the old one in one step where the system can (Linux);
-elsewhere the old one is renamed aside first, and put back by the next run if this one dies in between.
+A file is replaced by one rename. A folder is exchanged with the old one in one step where the system can (Linux).
+Elsewhere the old one is renamed aside first, and put back by the next run if this one dies in between.
 
 A link is neither followed nor replaced, wherever it is met: what it leads to is not what was named. Nor is a file made
 of a URL, which would be a folder called ``s3:``.
@@ -132,12 +132,12 @@ def put(source: Path, target: Path, durable: bool = False) -> Path:
     return target
 
 
-def sweep(*folders: Path) -> None:
+def remove_leftovers(*folders: Path) -> None:
     """Remove the temporary folders that dead processes left directly in some folders; what they had aside goes back."""
     for folder in folders:
         with suppress(OSError):  # not there, or not ours to write to
             for beside in [path for path in folder.iterdir() if NAME.fullmatch(path.name)]:
-                _sweep_one(beside)
+                _remove_leftover(beside)
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def naming(path: Path) -> Iterator[None]:
             raise error.__context__ from None
         raise NotWrittenError(
             f"{path} could not be written ({error.strerror or str(error)[:200]}), but it is needed. "
-            "Make room or choose another place, and run the command again."
+            "Make room or choose another target, and run the command again."
         ) from None
 
 
@@ -175,7 +175,7 @@ def _named(random: str) -> str:
     return f".segcal-{random}{hashlib.sha256(f'segcal {random}'.encode()).hexdigest()[:6]}"
 
 
-def _sweep_one(beside: Path) -> None:
+def _remove_leftover(beside: Path) -> None:
     if beside.is_symlink():
         return
     own = beside.name == _named(beside.name[len(".segcal-") : -6])

@@ -1,9 +1,10 @@
 """The only validation of arrays that come from outside, and of the memory that one thing may take.
 
-Every message has the form of :mod:`segcal.errors`: the name the user typed, what was found with shapes and
+Every message has the form of :mod:`segcal.errors`. It has the name the user typed, what was found with shapes and
 counts, what is needed, and what to do.
 """
 
+import functools
 import math
 from collections.abc import Collection, Sequence
 
@@ -18,7 +19,7 @@ from segcal.types import IGNORED
 MAX_CLASSES = 1 << 20
 # Masked classes often hold -1e9, which can be computed with. Beyond this, squares of scores swamp all else in a fit.
 LARGEST_LOGIT = 1e10
-# A size above this is a lie of a header, and too long to be written out.
+# A size above this comes from a wrong header, and is too long to be written out.
 _ABSURD = 1 << 62
 _CLASSES_LAST = "If classes are the last axis, move them first with numpy.moveaxis(logits, -1, 0)."
 
@@ -255,6 +256,7 @@ def _space_repair(labels: tuple[int, ...], space: tuple[int, ...], num_classes: 
     return "Save logits at label resolution."
 
 
+@functools.cache  # it is asked for every file, and what a process can have does not change
 def memory_limit() -> int:
     """Return the most bytes that one array, or the parameters of one calibrator, may need."""
     return total_memory() // 2

@@ -1,13 +1,13 @@
 """The border at which text, JSON and TOML come in and results go out as JSON and CSV, each file as a whole.
 
-What comes in and nobody vouches for is bounded before it is believed:
+Documents come from files that nothing guarantees, so sizes are bounded before anything is read:
 
 - Nothing is opened that is not a plain file: a named pipe would be waited for, for ever.
 - A file of text has at most 64 MB.
-- A JSON text has at most four million entries, each of which becomes an object many times its size; a TOML text has at
-  most 1 MB and 256 dots a line, since the time that a name takes grows with the square of its parts.
+- A JSON text has at most four million entries, each of which becomes an object many times its size. A TOML text has at
+  most 1 MB and 256 dots a line. The time that a name takes grows with the square of its parts.
 - Containers are nested at most 64 deep and whole numbers have at most 64 bits. A few bytes can ask for more than a
-  stack or a number can hold, and what reads them fails in ways of its own, often much later.
+  stack or a number can hold. Readers then fail in ways of their own, often much later.
 - Every failure is one sentence with the name of the file.
 """
 

@@ -30,7 +30,7 @@ class ArtifactError(SegcalError):
 
 
 class SuspicionWarning(UserWarning):
-    """An input is possible but seldom meant; the work goes on."""
+    """An input is possible but rarely intended; the work goes on."""
 
 
 def load_extra(module: str, extra: str, who: str = "these files need") -> ModuleType:

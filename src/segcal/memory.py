@@ -1,20 +1,24 @@
 r"""Memory: how much this process can have, how much of it is free, and what each command needs for one case.
 
-A command holds a case several times: the one that is read while another is worked on, what members are pooled into,
-what a calibrator makes of it, what is being written and read back. Beside scores there are numbers of eight bytes a
-voxel: labels, decisions, distances. So the account of a case of C classes and V voxels, in its type of computation of b
-bytes (half types are computed in four), is
+A command holds a case several times. It reads one while it works on another, pools members, calibrates, and reads back
+what it writes. Beside scores there are numbers of eight bytes a voxel: labels, decisions, distances. A case of C
+classes and V voxels is computed in a type of b bytes (half types in four). It needs
 
 .. math:: F \cdot C V b + 64 V, \qquad F = \text{its entry in FACTORS}.
 
-The factors were measured, as peaks of a process beyond what it has before it reads a case, over numbers of classes,
-members, types and formats; ``tests/faults/test_memory_bounds.py`` holds every command to its own. What they do not
+The factors were measured over numbers of classes, members, types and formats. They are peaks of a process beyond its
+memory before it reads a case. ``tests/faults/test_memory_bounds.py`` holds every command to its own. What they do not
 count is a constant: libraries, tables, and slabs of bounded size, a few hundred megabytes at most.
 
-What is free is the least of what the machine has, what its control group leaves (a container, a job of a cluster), and
-what is left of the process's own limit.
+Free memory is the least of three: of the machine, of its control group (a container, a job of a cluster), and of the
+process's own limit.
+
+A command makes arrays of the same sizes for one case after the other. By default the C library gives large ones back to
+the system, which clears every page again before the next use: a fifth of the time of a command that measures cases. So
+commands keep some of it (:func:`reuse_memory`).
 """
 
+import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -32,6 +36,8 @@ FACTORS = {"check": 4.0, "evaluate": 6.0, "audit": 6.0, "convert": 7.0} | dict.f
 # Bytes a voxel beside the scores: labels, decisions and the like, eight numbers of eight bytes.
 VOXEL = 64
 _UNKNOWN = 32 << 30
+# Arrays up to this size are kept for the next of their kind, up to so many free bytes: names and values of glibc.
+_REUSED = {-3: 32 << 20, -1: 256 << 20}  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 # Of a control group: the folder, the limit, what is used, and what of that is cached files and can be had at once.
 _GROUPS = {
     True: ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
@@ -39,8 +45,16 @@ _GROUPS = {
 }
 
 
+def reuse_memory() -> None:
+    """Keep memory that is freed for the next array, where the C library can; what the environment says of it stays."""
+    change = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if change is not None and not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        for option, value in _REUSED.items():
+            change(option, value)
+
+
 class Footprint(NamedTuple):
-    """What is done to cases, and the bytes that each of so many workers may take; None: what is free then."""
+    """The work on cases, and the bytes that each of so many workers may take; None: all that is free then."""
 
     command: str = ""
     workers: int = 1

@@ -1,10 +1,10 @@
 """Names that somebody else chose, made safe to show and to keep.
 
 File names, class names and messages that quote them end on terminals, in results, in CSV files and in names of new
-files. A name may hold anything: sequences that a terminal obeys, marks that turn the direction of writing, line
-separators, bytes that are no UTF-8 (which Python keeps as lone surrogates, and no file can be written with). Each such
-character is replaced by its bytes in the form ``%1B``, everything else stays as it is. What is clean stays the same, so
-cleaning twice does no harm.
+files. A name may hold anything: terminal sequences, marks that turn the direction of writing, line separators, bytes
+that are no UTF-8. Python keeps those bytes as lone surrogates, which cannot be written to a file. Each such character
+is replaced by its bytes in the form ``%1B``, everything else stays as it is. What is clean stays the same, so cleaning
+twice does no harm.
 
 A spreadsheet takes a cell that begins with ``= + - @`` for a formula; a quote before it makes it a text.
 """

@@ -1,12 +1,12 @@
 r"""Regions: overlapping unions of labels, each predicted by a sigmoid of its own.
 
-Region r is on where its logit is above 0, so where :math:`p_r > 1/2`; at exactly 0 it is off. With the two classes off
-and on, and the logits :math:`(0, z_r)`, a softmax is the sigmoid, the winner is this decision, and of equal ones the
-lower index, off, wins: what holds for two classes holds for a region.
+Region r is on where its logit is above 0, so where :math:`p_r > 1/2`; at exactly 0 it is off. Take the two classes off
+and on, with the logits :math:`(0, z_r)`. Their softmax is the sigmoid, the winner is this decision, and of equal ones
+the lower index, off, wins. So all that holds for two classes holds for a region.
 
-A label map is made as nnU-Net does it: one label per region (`order`), written where the region is on, and a later
-region overwrites an earlier one. One region lies in another if its labels are a subset: that is declared by the labels,
-and never concluded from predictions.
+A label map is made as nnU-Net does it: one label per region (`order`), written where the region is on. A later region
+overwrites an earlier one. One region lies in another if its labels are a subset: that is declared by the labels, and
+never concluded from predictions.
 """
 
 from collections.abc import Mapping, Sequence

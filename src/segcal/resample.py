@@ -1,29 +1,29 @@
 r"""Intervals by drawing groups of cases with replacement; of very many in bounded memory.
 
 A pipeline's values are one array per repeat, one value per case, NaN where it is not defined. The estimate
-:math:`\theta` is the mean over repeats of the mean over cases. What is drawn for its interval are *groups* (patients,
-videos; a case that belongs to none is one): a group comes with all of its cases, in all repeats at once, since cases of
-a group are alike, and a case that is tested in several repeats is still one. A replicate draws as many groups as there
-are, with replacement, and as many repeats. With :math:`d_g` what group g adds to the mean of repeats,
-:math:`\frac{1}{R} \sum_r \sum_{i \in g} (x_{ri} - \bar x_r) / n_r`, the standard error over G groups and R repeats is
+:math:`\theta` is the mean over repeats of the mean over cases. Its interval resamples *groups* (patients, videos; a
+case that belongs to none is one). A group comes with all of its cases, in all repeats at once. Cases of a group are
+alike, and a case that is tested in several repeats is still one. A replicate draws as many groups as there are, with
+replacement, and as many repeats. With :math:`d_g` what group g adds to the mean of repeats, :math:`\frac{1}{R} \sum_r
+\sum_{i \in g} (x_{ri} - \bar x_r) / n_r`, the standard error over G groups and R repeats is
 
 .. math:: s^2 = \frac{G}{G - 1} \sum_g d_g^2 + \frac{1}{R (R - 1)} \sum_r (\bar x_r - \theta)^2 ,
 
 without the last term for one repeat, and the interval :math:`[\theta - h s, \theta - l s]` has the quantiles l and h of
 :math:`(\theta^* - \theta) / s^*` over replicates (the bootstrap t of Efron, 1979, which bears skewed values), or those
-of Student's t with G - 1 degrees of freedom where they lie farther out (which bears few groups and heavy tails); below
-five groups only the latter. In simulations 95 % intervals of five to thirty groups hold the mean of normal,
-exponential and t-distributed values 0.92 to 0.98 of the time; of very skewed ones (log-normal, skewness 6) 0.87 to 0.90
-with five and eight groups, 0.93 from twelve on. Three repeats that differ by more than their cases do: 0.92 to 0.94.
-Values that are all equal have an interval without width, and such as are nearly all equal (rare flips) one that is too
-narrow: neither says anything of values that were not seen.
+of Student's t with G - 1 degrees of freedom where they lie farther out (which bears few groups and heavy tails). Below
+five groups only the latter are used. In simulations 95 % intervals of five to thirty groups hold the mean of normal,
+exponential and t-distributed values 0.92 to 0.98 of the time. For very skewed ones (log-normal, skewness 6) it is 0.87
+to 0.90 with five and eight groups, 0.93 from twelve on. Three repeats that differ by more than their cases do: 0.92 to
+0.94. Values that are all equal have an interval without width. Nearly equal values (rare flips) have one that is too
+narrow. Neither says anything of values that were not seen.
 
-All pipelines and metrics share the draws (:class:`Draws`): equal values have equal intervals, and an interval of a
-difference is paired. Drawing with replacement is counting: how often each group was drawn is a row of weights, and all
+All pipelines and metrics share the replicates (:class:`Draws`): equal values have equal intervals, and an interval of a
+difference is paired. Drawing with replacement is counting. How often each group was drawn is a row of weights, and all
 replicates of a series are one product of weights and values.
 
-Numbers are made some rows at a time; beyond :data:`LARGE` / 64 they are kept as bytes and used so too: 2,000 draws of
-126,000 cases take 252 MB instead of 2 GB. No case is drawn 256 times at once: the chance is below 1e-500.
+Numbers are made some rows at a time. Beyond :data:`LARGE` / 64 they are kept as bytes and used so too: 2,000 replicates
+of 126,000 cases take 252 MB instead of 2 GB. No case is drawn 256 times at once: the chance is below 1e-500.
 """
 
 import math
@@ -46,7 +46,7 @@ LARGE = 1 << 25
 
 def draw_counts(generator: np.random.Generator, times: int, size: int) -> np.ndarray:
     """Return ``(times, size)``: how often each case came; as float64, or as bytes beyond LARGE / 64."""
-    step = max(1, LARGE // (128 * size))  # the same draws as all at once
+    step = max(1, LARGE // (128 * size))  # the same replicates as all at once
     found = np.empty((times, size), np.dtype(np.uint8 if times * size > LARGE // 64 else float))
     for start in range(0, times, step):
         rows = min(step, times - start)
@@ -81,9 +81,9 @@ class Replicates(NamedTuple):
 
 
 class Draws:
-    """The draws of a bootstrap over groups and repeats, made once and shared.
+    """The replicates of a bootstrap over groups and repeats, made once and shared.
 
-    `units` has for each repeat the group of every case, or its own name where it belongs to none; a number stands for
+    `units` has for each repeat the group of every case, or its own name where it belongs to none. A number stands for
     so many cases that belong to no group, and are in no other repeat. `index` has for each repeat the number of the
     group of every case; `repeat` ``(replicates, R)`` and `weights` ``(replicates, groups)`` say how often each came.
     """
@@ -139,7 +139,7 @@ def _mean_and_error(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean over repeats and its standard error, of groups and repeats that come so often.
 
-    `table` has the sums of centred values and the numbers of cases, ``(groups, 2 R)``; `means` is what was taken off,
+    `table` has the sums of centred values and the numbers of cases, ``(groups, 2 R)``. `means` is what was taken off,
     and `factor` is G / (G - 1).
     """
     size, width = len(means), table.shape[1]
@@ -186,7 +186,7 @@ def percentile_interval(
     r"""Return the percentile interval of the replicates that are defined; None of too few groups.
 
     Of few groups percentiles are too narrow. They are taken farther out, at the shares
-    :math:`\Phi(\pm t \sqrt{G / (G - 1)})` with Student's quantile t of G - 1 degrees of freedom, which is right for a
+    :math:`\Phi(\pm t \sqrt{G / (G - 1)})` with Student's quantile t of G - 1 degrees of freedom. That is right for a
     mean of normal values (Hesterberg, 2015).
     """
     _check_level(level)

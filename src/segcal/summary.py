@@ -71,14 +71,14 @@ class Difference(Interval, frozen=True):
 
 
 class Bootstrap(Struct, frozen=True, forbid_unknown_fields=True):
-    """The draws of intervals: it decides how results are summed up, not the results."""
+    """The replicates of intervals: it decides how results are summed up, not the results."""
 
     replicates: Annotated[int, Meta(ge=1, le=1_000_000)] = REPLICATES
     seed: Annotated[int, Meta(ge=0, le=1 << 32)] = 0
     level: Annotated[float, Meta(gt=0, lt=1)] = LEVEL
 
     def draws(self, units: Sequence[int | Sequence[str]]) -> Draws:
-        """Return the draws for repeats of cases that belong to these units."""
+        """Return the replicates for repeats of cases that belong to these units."""
         return Draws(units, self.replicates, self.seed)
 
 
@@ -136,7 +136,7 @@ def _columns(values: Sequence[np.ndarray], draws: Draws) -> list[np.ndarray]:
     sizes = tuple(len(column) for column in columns)
     if sizes != draws.sizes:
         raise InputError(
-            f"values has {sizes} cases in its repeats, but the draws were made for {draws.sizes}. "
+            f"values has {sizes} cases in its repeats, but the replicates were made for {draws.sizes}. "
             "Give one value per case, NaN where it is not defined."
         )
     return columns

@@ -1,7 +1,7 @@
 """Targets that a command may write to: one process at a time, never an input, never what somebody else wrote.
 
 A folder is claimed by a lock on a file in it, which ends with the process that has it. Because the file is made before
-the work begins, a folder that cannot be written to is known before the work begins; for a single file, something is
+the work begins, a folder that cannot be written to is known before the work begins. For a single file, something is
 written beside it and removed, because permissions alone do not say whether a disk takes it.
 
 A lock is always a new file: a dead process's is removed, and nothing is written into a file that is there. What
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from segcal.atomic import NAME, PLAIN, check_target, hold, sweep, temporary
+from segcal.atomic import NAME, PLAIN, check_target, hold, remove_leftovers, temporary
 from segcal.errors import InputError
 
 LOCK = ".segcal-lock"
@@ -39,7 +39,7 @@ def claim(folder: Path, lock: str = LOCK) -> Iterator[None]:
     except OSError as error:
         raise _unwritable(folder, error) from None
     try:
-        sweep(folder)
+        remove_leftovers(folder)
         yield
     finally:
         with suppress(OSError):  # the results are there, whatever becomes of the lock
@@ -99,7 +99,7 @@ def check_file(path: Path, signature: re.Pattern[bytes], inputs: Iterable[Path] 
     if not path.parent.is_dir():
         raise InputError(f"{path} is in a folder that does not exist, but results go there. Make the folder first.")
     check_target(path)
-    sweep(path.parent)
+    remove_leftovers(path.parent)
     try:
         with temporary(path.parent):
             pass

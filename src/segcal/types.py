@@ -1,4 +1,4 @@
-"""The tensors that travel through the package, and the one axis rule: classes are axis 1.
+"""Tensor types of the package, and the one axis rule: classes are axis 1.
 
 All are plain :class:`torch.Tensor`; the names say what the numbers mean, so that no function
 has to guess it from values.
@@ -24,12 +24,12 @@ Preserves: TypeAlias = Literal["argmax", "order"] | None
 
 
 class Context(NamedTuple):
-    """What a voxel may see beside its pooled logits; None for what is not known.
+    """Inputs of a voxel beside its pooled logits; None for those that are not known.
 
     Attributes:
         image: ``(batch, channels, *space)``.
         disagreement: ``(batch, *space)``: how much the members of an ensemble disagree, of :mod:`segcal.pooling`.
-        mean_gap: ``(batch,)``: what :mod:`segcal.calibrators.surroundings` knows of the whole image, for a part of it.
+        mean_gap: ``(batch,)``: what :mod:`segcal.calibrators.neighbourhood` knows of the whole image, for a part of it.
     """
 
     image: Tensor | None = None

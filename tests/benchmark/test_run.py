@@ -17,7 +17,7 @@ from segcal.benchmark import job as jobs
 from segcal.benchmark import run as running
 from segcal.benchmark.job import Job, plan, unit_digest
 from segcal.benchmark.protocol import parse_protocol
-from segcal.benchmark.run import JobRunner, check_folder, exclude_broken, read_sifted, run_benchmark
+from segcal.benchmark.run import JobRunner, check_folder, exclude_broken, read_checked, run_benchmark
 from segcal.benchmark.tasks import EmbeddedTask
 from segcal.errors import InputError
 from segcal.fitting.fit import fit_to
@@ -314,9 +314,9 @@ def test_what_was_read_well_is_not_read_again_and_a_repaired_case_comes_back(bro
     np.save(path, whole[:, :-1])  # other files are all read again
     exclude_broken(protocol, tmp_path / "out", failures.append)
     assert "Members of one ensemble must agree" in failures[1].reason
-    (tmp_path / "out" / "sifted.json").write_text("[")
+    (tmp_path / "out" / "checked.json").write_text("[")
     exclude_broken(protocol, tmp_path / "out", failures.append)
-    assert json.loads((tmp_path / "out" / "sifted.json").read_text())["blobs"]["broken"].keys() == {"p3_v1"}
+    assert json.loads((tmp_path / "out" / "checked.json").read_text())["blobs"]["broken"].keys() == {"p3_v1"}
     for each in (root / "blobs" / "member_1").iterdir():
         np.save(each, np.full((3, 13, 11), np.nan, np.float32))
     with pytest.raises(InputError, match="task 'blobs' has 12 cases and none can be used, but some are needed"):
@@ -325,8 +325,8 @@ def test_what_was_read_well_is_not_read_again_and_a_repaired_case_comes_back(bro
 
 @pytest.mark.parametrize("content", ["[1]", '{"t": [1]}', '{"t": {"fingerprint": "x"}}', "[" * 100_000])
 def test_a_record_that_holds_something_else_counts_as_none(content, tmp_path):
-    (tmp_path / "sifted.json").write_text(content)
-    assert read_sifted(tmp_path / "sifted.json") == {}
+    (tmp_path / "checked.json").write_text(content)
+    assert read_checked(tmp_path / "checked.json") == {}
 
 
 def test_jobs_are_known_by_what_decides_their_units(tmp_path):

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from segcal import ArrayCases, Context, FitConfig, audit, evaluate, fit, make_calibrator
 from segcal.calibrators.conic import Conic, hat_shares, positions, quantile_knots, some_voxels
 from segcal.calibrators.convex import Block, ConvexCalibrator
-from segcal.calibrators.surroundings import CONTEXTS, surroundings
+from segcal.calibrators.neighbourhood import CONTEXTS, neighbourhood
 from segcal.errors import InputError
 
 LOOKING = [name for name in CONTEXTS if name != "disagreement"]
@@ -53,7 +53,7 @@ def test_scores_are_those_of_the_definition(classes, by_class, randomise):
     calibrator = randomise(Conic(classes, by_class, contexts=["gap_near", "share_far", "gap_image"]))
     logits = logits_of(1, classes, 6, 7)
     found = calibrator.scores(logits).detach()
-    around = surroundings(logits, None, calibrator.contexts, "conic")
+    around = neighbourhood(logits, None, calibrator.contexts, "conic")
     for y, x in [(0, 0), (3, 5), (5, 6)]:
         expected = scores_by_hand(calibrator, logits[0, :, y, x].numpy(), around[0, :, y, x].numpy())
         np.testing.assert_allclose(found[0, :, y, x].numpy(), expected, rtol=0, atol=1e-10)

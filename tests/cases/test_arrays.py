@@ -66,5 +66,5 @@ def test_probabilities_must_be_declared_and_may_be_declared_as_logits(rng):
     for given, pooling in ([probs], None), ([[probs, probs]], "mean_probs"):
         with pytest.raises(InputError, match=match):
             ArrayCases(given, pooling=pooling)
-    assert next(iter(ArrayCases([probs], kind="logits"))).doubt
-    assert not next(iter(ArrayCases([probs], kind="probs"))).doubt
+    assert next(iter(ArrayCases([probs], kind="logits"))).kind_warning
+    assert not next(iter(ArrayCases([probs], kind="probs"))).kind_warning

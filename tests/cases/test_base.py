@@ -142,3 +142,9 @@ def test_unusual_but_right_cases_are_fitted_like_usual_ones(logits, labels):
     usual = fit("cms_ap", Foreign(PLAIN, LABELS)).calibrator
     found = fit("cms_ap", Foreign(logits, labels)).calibrator
     assert torch.equal(found.weight, usual.weight)
+
+
+def test_the_old_name_of_the_kind_warning_works_for_one_release_and_says_so():
+    case = Case("a", torch.zeros(2, 3), kind_warning="all whole numbers")
+    with pytest.warns(FutureWarning, match=r"`Case\.doubt` is the old name of `Case\.kind_warning`"):
+        assert case.doubt == "all whole numbers"

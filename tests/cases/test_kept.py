@@ -35,7 +35,12 @@ def same(one, other):
     for name in ("logits", "labels", "disagreement"):
         first, second = getattr(one, name), getattr(other, name)
         assert (first is None and second is None) or (first.dtype == second.dtype and torch.equal(first, second)), name
-    assert (one.id, one.group, one.spacing, one.doubt) == (other.id, other.group, other.spacing, other.doubt)
+    assert (one.id, one.group, one.spacing, one.kind_warning) == (
+        other.id,
+        other.group,
+        other.spacing,
+        other.kind_warning,
+    )
 
 
 @pytest.mark.parametrize("room", [0, 1 << 20])

@@ -47,7 +47,7 @@ def test_pictures_of_sixteen_bits_and_of_one_hold_class_indices(values, tmp_path
 
 def test_colour_pictures_are_refused(tmp_path):
     Image.fromarray(np.zeros((2, 3, 3), np.uint8)).save(tmp_path / "a.png")
-    with pytest.raises(InputError, match=r"a\.png is a colour picture \(RGB\), but one class index a pixel is needed"):
+    with pytest.raises(InputError, match=r"a\.png is a colour image \(RGB\), but one class index a pixel is needed"):
         read(tmp_path / "a.png")
 
 

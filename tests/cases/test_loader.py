@@ -93,7 +93,7 @@ def test_probabilities_and_sigmoids_are_declared():
         case = as_cases(given, truth, kind="sigmoid").read("2")
         torch.testing.assert_close(case.logits.exp()[1], foreground[2])
     assert as_cases(torch.softmax(LOGITS, 1), LABELS, kind="probs").kind == "probs"
-    assert as_cases(torch.softmax(LOGITS, 1), LABELS).read("0").doubt
+    assert as_cases(torch.softmax(LOGITS, 1), LABELS).read("0").kind_warning
     assert len(as_cases([foreground, foreground], truth, kind="sigmoid", pooling="mean_probs")) == 7
 
 

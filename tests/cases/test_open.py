@@ -137,7 +137,7 @@ def test_one_ending_decides_and_anything_else_is_a_question(names, match, tmp_pa
 
 def test_a_nifti_file_of_three_axes_is_a_question(tmp_path):
     nibabel.save(nibabel.Nifti1Image(np.zeros((2, 3, 4), np.float32), np.eye(4)), tmp_path / "a.nii.gz")
-    with pytest.raises(InputError, match="has 3 axes: it may be one class of a volume, or all classes of a picture"):
+    with pytest.raises(InputError, match="has 3 axes: one class of a volume, or all classes of a 2-D image"):
         detect_format(tmp_path)
 
 

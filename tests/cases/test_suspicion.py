@@ -6,16 +6,16 @@ import pytest
 from segcal.cases import ArrayCases
 from segcal.cases.base import SINGLE_FOLDS
 from segcal.cases.decision import decision_of
-from segcal.cases.glance import glance_at
+from segcal.cases.profile import profile_at
 from segcal.cases.suspicion import (
     Suspicion,
-    doubtful_kind,
     like_probabilities,
     misplaced,
     other_origin,
     paired,
     renumbered,
     single_folds,
+    suspect_kind,
     turned,
     warn,
 )
@@ -42,13 +42,13 @@ def test_probabilities_declared_as_logits_are_seen_in_the_first_case_that_can_be
     broken = np.full((3, 20), np.nan, np.float32)
     cases = ArrayCases([PROBS, broken, PROBS], kind="logits").subset(["1", "2"])
     text = "scores are declared as logits, but all lie in 0 to 1 and sum to 1. Declare kind='probs' if so."
-    assert doubtful_kind(cases) == [Suspicion(text, ("2",))]
-    assert doubtful_kind(cases.subset(["1"])) == []
-    assert doubtful_kind(ArrayCases([PROBS], kind="probs")) == []
-    assert doubtful_kind(ArrayCases([5 * PROBS])) == []
+    assert suspect_kind(cases) == [Suspicion(text, ("2",))]
+    assert suspect_kind(cases.subset(["1"])) == []
+    assert suspect_kind(ArrayCases([PROBS], kind="probs")) == []
+    assert suspect_kind(ArrayCases([5 * PROBS])) == []
     assert like_probabilities([]) == []
     for pooling in ("mean_logits", "mean_probs"):  # before members are pooled
-        assert doubtful_kind(ArrayCases([[PROBS, PROBS[::-1]]], pooling=pooling, kind="logits"))[0].ids == ("0",)
+        assert suspect_kind(ArrayCases([[PROBS, PROBS[::-1]]], pooling=pooling, kind="logits"))[0].ids == ("0",)
 
 
 def test_single_folds_are_named_where_they_are_fitted_and_where_something_else_meets_them():
@@ -62,11 +62,11 @@ def test_single_folds_are_named_where_they_are_fitted_and_where_something_else_m
 def seen(drawn, change=lambda number, labels: labels, **options):
     labels = [np.ascontiguousarray(change(number, labels)) for number, (_, labels) in enumerate(drawn)]
     cases = ArrayCases([logits for logits, _ in drawn], labels, **{"kind": "logits", **options})
-    return [glance_at(case, decision_of(None, len(case.logits))) for case in cases]
+    return [profile_at(case, decision_of(None, len(case.logits))) for case in cases]
 
 
-def judged(glances, classes=3):
-    return [str(one) for one in misplaced(glances, sum(one.confusion for one in glances), classes)]
+def judged(profiles, classes=3):
+    return [str(one) for one in misplaced(profiles, sum(one.confusion for one in profiles), classes)]
 
 
 @pytest.mark.parametrize("space", [(24, 30), (9, 9, 9)])
@@ -144,17 +144,17 @@ def test_the_best_explanation_is_given_alone():
         labels[2:5, 3:9], labels[18:22, 20:28] = 1, 0
         own = np.stack([labels == 0, labels == 1]) * 2.5
         drawn.append(((own + rng.normal(size=own.shape)).astype(np.float32), labels))
-    glances = seen(drawn, lambda number, labels: labels[::-1])
-    table = sum(one.confusion for one in glances)
-    assert turned(glances).fit > renumbered(table).fit
-    (text,) = judged(glances, 2)
+    profiles = seen(drawn, lambda number, labels: labels[::-1])
+    table = sum(one.confusion for one in profiles)
+    assert turned(profiles).fit > renumbered(table).fit
+    (text,) = judged(profiles, 2)
     assert "numpy.flip(labels, 0)" in text
 
 
 def watched(drawn, parts=None, classes=3, **options):
     watch = Watch(classes)
-    for number, glance in enumerate(seen(drawn, **options)):
-        watch.add(glance, "" if parts is None else parts[number])
+    for number, profile in enumerate(seen(drawn, **options)):
+        watch.add(profile, "" if parts is None else parts[number])
     return [str(one) for one in watch.found()]
 
 
@@ -165,7 +165,7 @@ def test_accuracy_near_chance_is_said_with_what_chance_gives(scenes):
     shares = [[np.bincount(x.reshape(-1), minlength=3) / x.size for x in (z.argmax(0), y)] for z, y in drawn]
     right = np.mean([(z.argmax(0) == y).mean() for z, y in drawn])
     assert text == (
-        f"the predicted class is right in {right:.1%} of the voxels, and labels strewn at random would be right in "
+        f"the predicted class is right in {right:.1%} of the voxels, and random labels would be right in "
         f"{np.mean([p @ q for p, q in shares]):.1%}: scores and labels hardly belong together. "
         "Look at one case of both."
     )
@@ -213,7 +213,7 @@ def test_cases_without_a_voxel_that_counts_are_named(scenes):
 def test_what_is_kept_is_small_whatever_the_size_of_the_cases(scenes):
     watch = Watch(3)
     watch.add(*seen(scenes(1, (400, 500))))
-    (kept,) = watch._glances.values()
+    (kept,) = watch._profiles.values()
     assert kept.confusion is None
     assert sum(part.nbytes for part in kept.thumbnail) <= 4 * 4096
 

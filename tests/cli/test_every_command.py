@@ -99,7 +99,7 @@ REFUSED = {
     ),
     "no calibrator": (["apply", "{labels}", "{predictions}", "--kind", "logits", "-o", "x"], "has no calibrator.json"),
     "no class": (["audit", "{cal}", "--calibrator-class", "no:X"], "is no:X, but it cannot be imported"),
-    "nothing to merge": (["merge", "{cal}", "-o", "x"], "nothing is after --, but the command that made the parts is"),
+    "nothing to merge": (["merge", "{cal}", "-o", "x"], "nothing is after --, but the command that made the shards is"),
     "not to merge": (["merge", "{cal}", "-o", "x", "--", "demo"], "'demo' is after --, but the command"),
     "labels": (["check", "{predictions}", "--regions", "a=x"], "'x' are no labels, but whole numbers are needed"),
     "regions": (["check", "{predictions}", "--regions", "a=1,a=2"], "names a region twice, but each has one"),

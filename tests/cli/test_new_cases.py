@@ -36,7 +36,7 @@ def test_masks_of_structures_may_overlap(learned, run, tmp_path):
 def test_mistakes_in_a_rule_are_one_sentence(learned, run, tmp_path):
     call = ["decide", *learned()[0], "-o", tmp_path / "out", "--rule"]
     for rule, text in {
-        "recall=0.95": "error: a share of 0.05 is asked for, but 12 reference draws",
+        "recall=0.95": "error: a share of 0.05 is asked for, but 12 reference groups",
         "iou": "error: no rule is named 'iou'. Choose one of: argmax, dice, recall, precision, volume.",
     }.items():
         done = run(*call, rule)
@@ -54,11 +54,11 @@ def test_a_stream_goes_on_in_its_file(stream, run, tmp_path):
     call = ("monitor", *stream[0], "--state", tmp_path / "s.json")
     first = run(*call)
     assert first.code == 0, first
-    assert "9 draws added, " in first.out
-    assert "no sign of a drift in 9 draws" in first.out
-    assert "0 draws added" in run(*call).out
+    assert "9 groups added, " in first.out
+    assert "no sign of a drift in 9 groups" in first.out
+    assert "0 groups added" in run(*call).out
     few = run("monitor", *stream[0], "--rate", "0.001")
-    assert "with 24 reference draws no single one can be rarer than that" in few.out
+    assert "with 24 reference groups no single one can be rarer than that" in few.out
 
 
 def test_a_drift_is_an_exit_code_and_a_document(stream, run):

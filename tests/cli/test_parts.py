@@ -80,7 +80,7 @@ def test_a_part_says_what_it_is_and_what_comes_next(folders, run, tmp_path, lear
     call = [*COMMANDS["audit"](folders, learned), "-o", tmp_path / "part", "--num-parts", 4, "--part-id", 3]
     expected = {"part": 3, "of": 4, "cases": 1, "output": str(tmp_path / "part"), "failed": {}}
     assert run(*call, "--json").document == expected
-    assert "part 3 of 4, 1 case, written to" in run(*call).out
+    assert "shard 3 of 4, 1 case, written to" in run(*call).out
     facts = json.loads((tmp_path / "part" / FOLDER / FACTS).read_text())
     assert (facts["part"], facts["of"], facts["cases"], facts["finished"]) == (3, 4, 6, True)
 
@@ -99,16 +99,16 @@ def test_what_is_not_the_parts_of_one_run_is_refused_by_name(folders, run, tmp_p
     first, second = parts(call, 2)
     (other,) = parts(COMMANDS["evaluate"](folders, learned), 1)
     for given, said in {
-        (first,): "error: of 2 parts 1 is missing (0), but all are needed. Run them, and name their folders.\n",
-        (first, second, first): f"{first} and {first} are both part 1, but each is needed once.",
-        (first, other): f"{other} is of another run than {first}: it has another number of parts (1, not 2)",
-        (first, folders.labels): f"{folders.labels} is not a part of a run, but one is needed.",
+        (first,): "error: of 2 shards 1 is missing (0), but all are needed. Run them, and name their folders.\n",
+        (first, second, first): f"{first} and {first} are both shard 1, but each is needed once.",
+        (first, other): f"{other} is of another run than {first}: it has another number of shards (1, not 2)",
+        (first, folders.labels): f"{folders.labels} is not a shard of a run, but one is needed.",
     }.items():
         refused = run("merge", *given, "-o", tmp_path / "out", "--", *call)
         assert (refused.code, refused.err.count("\n")) == (2, 1)
         assert said in refused.err
     inside = run("merge", first, second, "-o", first / "x", "--", *call)
-    assert "is one of the parts, but the result needs a folder of its own" in inside.err
+    assert "is one of the shards, but the result needs a folder of its own" in inside.err
     assert not (tmp_path / "out").exists()
 
 
@@ -122,7 +122,7 @@ def test_parts_of_other_options_and_versions_are_refused(folders, run, tmp_path,
     path.write_text(path.read_text().replace('"segcal": "', '"segcal": "0.0.0+'))
     old = run("merge", first, *end)
     assert f"error: {first} was made by segcal 0.0.0+" in old.err
-    assert "Use the version that made the parts, or run them again." in old.err
+    assert "Use the version that made the shards, or run them again." in old.err
 
 
 def test_a_part_that_did_not_finish_is_damaged_or_stale_is_refused(folders, run, tmp_path, parts, learned):
@@ -131,24 +131,24 @@ def test_a_part_that_did_not_finish_is_damaged_or_stale_is_refused(folders, run,
     end = [first, second, "-o", tmp_path / "out", "--", *call]
     path = first / FOLDER / FACTS
     path.write_text(path.read_text().replace('"finished": true', '"finished": false'))
-    said = f"{first} did not finish, but whole parts are needed. Run the command of part 1 of 2 again."
+    said = f"{first} did not finish, but whole shards are needed. Run the command of shard 1 of 2 again."
     assert said in run("merge", *end).err
     path.write_text(path.read_text().replace('"finished": false', '"finished": true'))
     block = next((first / FOLDER).glob("*.results"))
     content = block.read_bytes()
     block.write_bytes(content[:-3])
-    assert f"{block} is damaged (its results are cut off), but results of a part are" in run("merge", *end).err
+    assert f"{block} is damaged (its results are cut off), but results of a shard are" in run("merge", *end).err
     block.write_bytes(content)
     scores = np.load(folders.predictions / "b2.npy")
     np.save(folders.predictions / "b2.npy", scores + 1)
     assert "is stale: case 'b2' has changed since" in run("merge", *end).err
     np.save(folders.predictions / "d1.npy", scores)
-    said = "is stale: it is a part of 6 cases, but there are 7 cases now. Run the parts again."
+    said = "is stale: it is a shard of 6 cases, but there are 7 cases now. Run the shards again."
     assert said in run("merge", *end).err
 
 
 NO_DASK = (
-    "--part-id is given with --engine dask, but one process does a part. Leave one of the two out; --workers helps "
+    "--part-id is given with --engine dask, but one process does a shard. Leave one of the two out; --workers helps "
     "with a part."
 )
 
@@ -156,9 +156,9 @@ NO_DASK = (
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--num-parts", 2], "--num-parts is given without --part-id, but a part needs both."),
-        (["--part-id", 0], "--part-id is given without --num-parts, but a part needs both."),
-        (["--num-parts", 2, "--part-id", 2], "part_id is 2 and num_parts 2, but parts are numbered from 0"),
+        (["--num-parts", 2], "--num-parts is given without --part-id, but a shard needs both."),
+        (["--part-id", 0], "--part-id is given without --num-parts, but a shard needs both."),
+        (["--num-parts", 2, "--part-id", 2], "part_id is 2 and num_parts 2, but shards are numbered from 0"),
         (["--engine", "slurm"], "--engine is slurm, but it needs --num-parts and -o, and no --part-id."),
         (["--engine", "dask", "--num-parts", 2, "--part-id", 0], NO_DASK),
         (["--slurm", "gpu"], "--slurm is 'gpu', but KEY=VALUE is needed. Write partition=gpu or time=60."),
@@ -174,16 +174,16 @@ def test_options_that_make_no_sense_are_one_sentence(options, sentence, folders,
 def test_a_part_needs_a_folder_of_its_own(folders, run, tmp_path):
     part = ["--num-parts", 2, "--part-id", 0]
     without = run("check", *folders.both, *part)
-    assert "--part-id is given without -o, but a part is a folder." in without.err
+    assert "--part-id is given without -o, but a shard is a folder." in without.err
     with_csv = run("evaluate", *folders.both, "-o", tmp_path / "p", *part, "--csv", "x.csv")
-    assert "--csv is given with --part-id, but a part has no such file." in with_csv.err
+    assert "--csv is given with --part-id, but a shard has no such file." in with_csv.err
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").touch()
     taken = run("check", *folders.both, "-o", tmp_path / "mine", *part)
-    assert f"{tmp_path / 'mine'} holds notes, but a part needs a folder of its own." in taken.err
+    assert f"{tmp_path / 'mine'} holds notes, but a shard needs a folder of its own." in taken.err
     run("check", *folders.both, "-o", tmp_path / "part", *part)
     mixed = run("check", *folders.both, "-o", tmp_path / "part", "--num-parts", 3, "--part-id", 0)
-    assert "holds part 0 of 2 with another number of parts (2, not 3), but results would be mixed." in mixed.err
+    assert "holds shard 0 of 2 with another number of shards (2, not 3), but results would be mixed." in mixed.err
 
 
 @pytest.mark.filterwarnings("ignore")  # of submitit, fsspec, and libraries that Dask brings
@@ -222,7 +222,7 @@ class TestElsewhere:
         (tmp_path / "new.parts").mkdir()
         (tmp_path / "new.parts" / "notes").touch()
         foreign = run(*command, "-o", tmp_path / "new", "--engine", "slurm", "--num-parts", 2)
-        assert "new.parts holds notes, but the parts need a folder of their own. Move it away." in foreign.err
+        assert "new.parts holds notes, but the shards need a folder of their own. Move it away." in foreign.err
 
     @pytest.mark.parametrize("options", [[], ["--slurm", "cluster=slurm"]])
     def test_where_there_is_no_slurm_nothing_is_run_and_said_why(self, options, folders, run, tmp_path, monkeypatch):
@@ -247,7 +247,7 @@ class TestElsewhere:
         assert f"written to file://{tmp_path}/p: next comes segcal merge" in part.out
         again = run("evaluate", *places, *folders.options, "-o", f"file://{tmp_path / 'there'}")
         assert again.code == 2
-        assert "holds results already, but nothing there is overwritten. Name a new place." in again.err
+        assert "holds results already, but nothing there is overwritten. Name a new target." in again.err
 
 
 def test_a_url_of_an_unknown_kind_is_one_sentence(folders, run):

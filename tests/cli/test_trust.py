@@ -38,7 +38,7 @@ def test_json_has_biomarkers_of_linked_cases(learned, run, tmp_path):
 
 
 MISTAKES = {
-    "--level 0.95": "error: level is 0.95, but the reference has 12 draws",
+    "--level 0.95": "error: level is 0.95, but the reference has 12 groups",
     "--biomarker x": "error: --biomarker is 'x', but NAME=EXPRESSION is needed",
     "--biomarker x={lung}": "names the structure 'lung', but there are none, liver, tumour",
     "--segments x.json": "--series is missing, but --seg, --segments and --description are for DICOM.",

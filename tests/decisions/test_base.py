@@ -58,7 +58,7 @@ def test_the_threshold_is_the_last_whose_bound_holds(name, fitted):
 
 @pytest.mark.parametrize("name", LEARNED)
 def test_too_few_labelled_cases_are_one_sentence(name, fitted, make_cases):
-    with pytest.raises(segcal.InputError, match=r"a share of 0\.01 is asked for, but 40 reference draws .* 99 are"):
+    with pytest.raises(segcal.InputError, match=r"a share of 0\.01 is asked for, but 40 reference groups .* 99 are"):
         segcal.decide(fitted, make_cases(1), f"{name}=0.99")
     with pytest.raises(segcal.InputError, match="has no reference cases, but what is promised is learned on labelled"):
         segcal.decide(segcal.fit("ts", make_cases(4)), make_cases(1), f"{name}=0.9")
@@ -74,5 +74,5 @@ def test_a_structure_that_few_labelled_cases_have_keeps_its_mask(make_cases):
     wall, core = found.rows[:2]
     assert wall["guaranteed"] == 0.8
     assert (core["guaranteed"], core["threshold"], core["changed_voxels"]) == (None, None, 0)
-    assert core["note"].endswith("1 labelled draws have the structure, and 4 are needed")
+    assert core["note"].endswith("1 labelled groups have the structure, and 4 are needed")
     assert "core: nothing is guaranteed, and the mask is the preserved one" in found.promise

@@ -24,7 +24,7 @@ from segcal.demo.story import (
 )
 from segcal.demo.tasks import TASKS
 from segcal.fitting import FitConfig
-from segcal.report.verdict import Change, Facts, FlipCount, Honesty
+from segcal.report.verdict import Change, Facts, FlipCount, MeanCalibration
 from segcal.studies import STUDIES
 from segcal.studies.padding import PaddingData
 from segcal.summary import Bootstrap, Difference
@@ -199,8 +199,8 @@ def short():
         calibrator="cms_ap",
         title="Mask-keeping scaling",
         keeps=True,
-        everywhere=Honesty(0.97, 0.94),
-        boundary=Honesty(0.80, 0.85),
+        everywhere=MeanCalibration(0.97, 0.94),
+        boundary=MeanCalibration(0.80, 0.85),
         change={"nll": better, "ece": better, "ba_ece": better, "dice": change(0.7, 0.7, 0, 0, 5, 6)},
         flips=FlipCount(5000, (0, 0, 0)),
         matrix_flips=FlipCount(5000, (30, 15, 5)),
@@ -212,7 +212,7 @@ def test_what_was_wrong_and_the_mask_are_said(short):
     text = short_verdict(short)[0]
     assert "overconfident by 3.0 points (mean confidence 97.0 %, accuracy 94.0 %)" in text
     assert "less than 3 voxels from a boundary it was underconfident by 5.0 points" in text
-    even = replace(short, everywhere=Honesty(0.94, 0.9395), boundary=None)
+    even = replace(short, everywhere=MeanCalibration(0.94, 0.9395), boundary=None)
     assert short_verdict(even)[0] == (
         "roads: before calibration the ensemble was calibrated on average (mean confidence 94.0 %, accuracy 94.0 %)."
     )

@@ -375,7 +375,7 @@ def test_cases_of_the_fit_are_counted_and_said_unless_they_have_no_names(cases):
     own = segcal.fit("ts", cases.subset(cases.ids[:3]))
     result = segcal.evaluate(cases, own, metrics=["nll"])
     assert result.fitted_on == 3
-    assert f"3 of {len(cases)} cases had a part in the fit: their numbers flatter the calibrator" in str(result)
+    assert f"3 of {len(cases)} cases were used in the fit: their numbers are too favourable" in str(result)
     assert segcal.evaluate(cases, own.calibrator, metrics=["nll"]).fitted_on == 0
     numbered = make_cases(4)  # "0", "1", ...: other arrays are numbered alike
     assert segcal.evaluate(make_cases(4), segcal.fit("ts", numbered), metrics=["nll"]).fitted_on == 0

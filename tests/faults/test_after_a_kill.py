@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from segcal.atomic import MARKER, SIGNATURE, sweep, temporary
+from segcal.atomic import MARKER, SIGNATURE, remove_leftovers, temporary
 from segcal.cases.remote import check_new, upload
 from segcal.errors import InputError
 
@@ -61,7 +61,7 @@ def test_an_empty_folder_of_another_name_or_with_more_in_it_is_not_swept(tmp_pat
     (mine / "notes.txt").write_text("precious")
     noted = left_by_a_kill(tmp_path, 0)
     (noted / "notes.txt").write_text("precious")
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert sorted(temporaries(tmp_path)) == sorted(path.name for path in (*others, mine, noted))
 
 
@@ -73,14 +73,14 @@ def test_a_living_process_whose_folder_is_swept_in_the_first_moment_makes_anothe
     def after_a_sweep(descriptor):
         if not swept:
             swept.append(temporaries(tmp_path))
-            sweep(tmp_path)
+            remove_leftovers(tmp_path)
         return hold(descriptor)
 
     monkeypatch.setattr(segcal.atomic, "hold", after_a_sweep)
     with temporary(tmp_path) as beside:
         assert (beside / MARKER).read_bytes() == SIGNATURE
         assert temporaries(tmp_path) == [beside.name] != swept[0]
-        sweep(tmp_path)
+        remove_leftovers(tmp_path)
         assert beside.is_dir()
     assert temporaries(tmp_path) == []
 

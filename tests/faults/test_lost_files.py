@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import segcal
-from segcal.atomic import MARKER, REPLACED, SIGNATURE, NotWrittenError, put, sweep, temporary, write_text
+from segcal.atomic import MARKER, REPLACED, SIGNATURE, NotWrittenError, put, remove_leftovers, temporary, write_text
 from segcal.cases.base import CaseError
 from segcal.errors import InputError
 from segcal.target import LOCK, claim, claim_beside
@@ -19,7 +19,7 @@ from tests.faults.places import files_of
 
 EVALUATE = "evaluate predictions labels --kind logits --overwrite"
 INPUT = "is one of the inputs, but they are never overwritten. Choose another name."
-AMONG = "which are read, but results would be mixed with them. Name another place."
+AMONG = "which are read, but results would be mixed with them. Name another target."
 # A command that names an input, in some spelling, as a target; and what is said of it.
 REPLACING = {
     f"{EVALUATE} --csv predictions/a.npy": INPUT,
@@ -292,7 +292,7 @@ def test_sweeping_takes_nothing_from_elsewhere_and_puts_nothing_but_folders_back
     beside = dead(tmp_path / "out")
     (beside / REPLACED).rmdir()
     (beside / REPLACED).symlink_to(tmp_path / "mine")  # its content is somebody's
-    sweep(tmp_path / "out")
+    remove_leftovers(tmp_path / "out")
     assert files_of(tmp_path) == {"mine/thesis/text": b"precious"}
     beside = dead(tmp_path / "out")
     (beside / REPLACED / "evil.npy").write_text("x")
@@ -300,7 +300,7 @@ def test_sweeping_takes_nothing_from_elsewhere_and_puts_nothing_but_folders_back
     (beside / REPLACED / "kept").mkdir()
     (tmp_path / "out" / "kept").symlink_to("nowhere")
     (beside / REPLACED / "calibrator").mkdir()
-    sweep(tmp_path / "out")
+    remove_leftovers(tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["calibrator", "kept"]
     assert (tmp_path / "out" / "kept").is_symlink()
 
@@ -312,7 +312,7 @@ def test_a_marker_that_is_a_link_or_a_pipe_is_left_alone(tmp_path):
         beside.mkdir()
         make(beside / MARKER)
         (beside / "mine").write_text("precious")
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert len(list(tmp_path.glob(".segcal-*/mine"))) == 2
 
 

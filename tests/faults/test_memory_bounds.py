@@ -122,7 +122,7 @@ def test_a_command_needs_no_more_than_its_factor_says(command, peaks):
 
 @pytest.mark.parametrize(("work", "kilobytes"), [(segcal.evaluate, 30), (segcal.check, 30)], ids=["evaluate", "check"])
 def test_what_is_kept_of_a_case_is_some_kilobytes(work, kilobytes):
-    """Of a case of 100 kB: a row of numbers, what the bootstrap draws, and the map of a glance."""
+    """Of a case of 100 kB: a row of numbers, what the bootstrap draws, and the map of a profile."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(2, 64, 64))
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(0)

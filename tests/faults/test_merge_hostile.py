@@ -90,7 +90,7 @@ def test_options_of_a_part_are_compared_and_never_used(settings, part, work, run
 
 def test_the_command_is_the_user_s(part, work, run):
     made = part(CHECK)
-    assert run("merge part -o out")[1].startswith("error: nothing is after --, but the command that made the parts is")
+    assert run("merge part -o out")[1].startswith("error: nothing is after --, but the command that made the shards is")
     assert "'merge' is after --, but" in run("merge part -o out -- merge part -o x")[1]
     assert "'demo' is after --, but" in run("merge part -o out -- demo")[1]
     assert not (work / "out").exists()
@@ -98,7 +98,7 @@ def test_the_command_is_the_user_s(part, work, run):
     assert [path.name for path in (work / "out").iterdir()] == ["check.json"]
     assert not (work / "elsewhere").exists()
     assert run(f"merge part -o other -- {CHECK} --ignore 7")[1].startswith(
-        "error: part was made with another ignore (null, not 7), but the command must be the one that made the parts."
+        "error: part was made with another ignore (null, not 7), but the command must be the one that made the shards."
     )
     assert made.is_dir()
 
@@ -132,7 +132,7 @@ def test_names_of_files_lead_nowhere_else(folder, name, part, work, run):
     change_facts(made, folder=folder)
     code, said = run(f"merge part -o out -- {TRUST}")
     assert (code, said.count("\n")) == (2, 1), said
-    assert "Run the part again." in said
+    assert "Run the shard again." in said
     assert (work / "mine" / "secret.npy").read_text() == "precious"
     assert b"precious" not in files_of(work / "out").values()
 
@@ -163,7 +163,7 @@ def test_links_in_a_part_are_refused(name, part, work, run):
     made = part(APPLY)
     (made / name).rename(work / "mine" / "moved")
     (made / name).symlink_to(work / "mine" / "moved")
-    refused(run, work, APPLY, "leads out of the part part, but a part is one folder without links.")
+    refused(run, work, APPLY, "leads out of the shard part, but a shard is one folder without links.")
 
 
 def test_blocks_that_are_links_or_pipes_are_refused(part, work, run):
@@ -174,16 +174,16 @@ def test_blocks_that_are_links_or_pipes_are_refused(part, work, run):
         make()
         code, said = run(f"merge part -o out -- {CHECK}")
         assert (code, said.count("\n")) == (2, 1)
-        assert "is damaged (it is a link, or no file), but results of a part are needed." in said
+        assert "is damaged (it is a link, or no file), but results of a shard are needed." in said
         block.unlink()
 
 
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
-        ({"of": 2**62}, f"of {2**62} parts {2**62 - 1} are missing (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...)"),
+        ({"of": 2**62}, f"of {2**62} shards {2**62 - 1} are missing (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...)"),
         ({"of": -1}, "is damaged (Expected `int` >= 0 - at `$.of`)"),
-        ({"part": 7}, "part is part 7 of 1, but they count from 0. Run it again."),
+        ({"part": 7}, "part is shard 7 of 1, but they count from 0. Run it again."),
         ({"settings": [], "part": "0"}, "is damaged (Expected"),
         ({"\ud800": 0}, "is damaged ('utf-8' codec can't encode character"),
         ({"segcal": "0\x1b[31m"}, "part was made by segcal 0"),
@@ -244,7 +244,7 @@ def test_a_small_block_cannot_ask_for_much_memory(monkeypatch, part, work, run):
     code, said = run(f"merge part -o out -- {CHECK}")
     block.unlink()
     assert (code, said.count("\n")) == (2, 1)
-    assert "is damaged (its table is cut off, or too large), but results of a part are needed." in said
+    assert "is damaged (its table is cut off, or too large), but results of a shard are needed." in said
 
 
 def test_results_of_other_shapes_are_one_sentence(part, work, run):
@@ -267,5 +267,5 @@ def test_a_program_is_told_too(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "part" / FOLDER).rename(tmp_path / "elsewhere" / FOLDER)
     (tmp_path / "part" / FOLDER).symlink_to(tmp_path / "elsewhere" / FOLDER)
-    with pytest.raises(InputError, match=r"leads out of the part .*part, but a part is one folder without links\."):
+    with pytest.raises(InputError, match=r"leads out of the shard .*part, but a shard is one folder without links\."):
         segcal.merge([tmp_path / "part"], cases)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import segcal
-from segcal.cases.glance import Shift
-from segcal.cases.kinds import LIKE_BYTES, LIKE_MASKS, LIKE_PARTS, LIKE_PROBS, LIKE_SQUASHED, doubt_about
+from segcal.cases.kinds import LIKE_BYTES, LIKE_MASKS, LIKE_PARTS, LIKE_PROBS, LIKE_SQUASHED, kind_warning_of
+from segcal.cases.profile import Shift
 from segcal.errors import InputError, SuspicionWarning
 
 REAL = Path(os.environ.get("SEGCAL_REAL", Path(__file__).parents[3] / "real"))
@@ -122,7 +122,7 @@ def test_scores_of_another_kind_are_named_and_files_with_their_path(what, tmp_pa
     assert f"{tmp_path / 'p' / 'a.npy'}: {expected}" in {problem.text for problem in found.problems}
     scores, labels = [np.roll(values, number, 2).astype(np.float32) for number in range(3)], [scene(3)[0]] * 3
     cases = segcal.ArrayCases(scores, labels, kind=kind)
-    assert {case.doubt for case in cases} == {expected}
+    assert {case.kind_warning for case in cases} == {expected}
     assert expected in {problem.text for problem in segcal.check(cases).problems}
     with pytest.warns(SuspicionWarning) as caught:
         segcal.fit("ts", cases)
@@ -138,8 +138,8 @@ def test_logits_of_another_kind_are_refused(kind):
 def test_a_few_voxels_may_look_like_anything():
     import torch
 
-    assert doubt_about(torch.eye(3), "probs") == ""
-    assert doubt_about(torch.zeros(3, 0), "logits") == ""
+    assert kind_warning_of(torch.eye(3), "probs") == ""
+    assert kind_warning_of(torch.zeros(3, 0), "logits") == ""
 
 
 @pytest.mark.parametrize(("axis", "by"), [(0, 3), (1, -4)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import segcal
-from segcal.cases.glance import digest_of
+from segcal.cases.profile import digest_of
 from segcal.errors import SegcalError
 from segcal.report.evaluated import write_trust_page
 

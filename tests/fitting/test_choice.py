@@ -230,7 +230,7 @@ def away(row, nll):
     )
 
 
-def test_the_best_that_travels_is_taken_and_each_is_measured_once():
+def test_the_best_that_generalises_is_taken_and_each_is_measured_once():
     parts = {"here": [f"c{k}" for k in range(6)], "there": [f"c{k}" for k in range(6, 12)]}
     rows = {
         "ts": tried("ts", [1.0] * 12), "cms_ap": tried("cms_ap", [0.8] * 12), "isotonic": tried("isotonic", [0.9] * 12),
@@ -238,11 +238,11 @@ def test_the_best_that_travels_is_taken_and_each_is_measured_once():
     elsewhere = {"ts": [1.0] * 12, "cms_ap": [0.7] * 6 + [1.1] * 6, "isotonic": [0.95] * 12}
     asked = []
 
-    def travel(row):
+    def transfer(row):
         asked.append(row.candidate.name)
         return [away(row, elsewhere[row.candidate.name])]
 
-    decision = decide(list(rows.values()), alone(12), 5, travel, parts)
+    decision = decide(list(rows.values()), alone(12), 5, transfer, parts)
     assert decision.chosen.name == "isotonic"
     assert sorted(asked) == ["cms_ap", "isotonic", "ts"]
     assert decision.candidates[0].verdict == "reference"
@@ -254,7 +254,7 @@ def test_the_best_that_travels_is_taken_and_each_is_measured_once():
     assert decide(list(rows.values()), alone(12), 5).chosen.name == "cms_ap"
 
 
-def test_the_first_strength_that_travels_is_taken_if_it_still_matters():
+def test_the_first_strength_that_generalises_is_taken_if_it_still_matters():
     parts = {"all": [f"c{k}" for k in range(12)]}
     ts, weak = tried("ts", [1.0] * 12), tried("cms_ap", [0.8] * 12)
     for stronger, name in ((0.9, "cms_ap"), (0.995, "ts")):

@@ -140,12 +140,12 @@ def test_a_uniform_voxel_has_confidence_one_over_the_number_of_classes_whatever_
         assert found.cells.sum((0, 1, 2)).nonzero()[0].tolist() == [9]
 
 
-def test_full_confidence_is_in_the_last_bin_and_its_doubt_is_not_lost():
+def test_full_confidence_is_in_the_last_bin_and_its_uncertainty_is_not_lost():
     scores = torch.tensor([[60.0, 25.0], [0.0, 0.0]])
     found = count_voxels(scores, torch.tensor([0, 0]), Layout(2, (50,), 15))
     assert found.cells.sum((0, 1, 2))[-1] == 2
     assert found.sums[0] == pytest.approx(math.exp(-25.0), rel=1e-6)  # float32 probabilities would say zero
-    assert np.count_nonzero(found.doubt) == 2
+    assert np.count_nonzero(found.uncertainty) == 2
 
 
 def test_of_equal_scores_the_lowest_class_wins_unless_the_reference_is_one_of_them():

@@ -16,7 +16,7 @@ from segcal.cases import ArrayCases
 from segcal.errors import InputError
 from segcal.report.evaluated import (
     BEFORE,
-    PICTURES,
+    MOST_IMAGES,
     TASK,
     evaluation_document,
     section_of,
@@ -24,8 +24,8 @@ from segcal.report.evaluated import (
     write_trust_page,
 )
 from segcal.report.figures import page_figures
+from segcal.report.images import decode_map
 from segcal.report.page import BENCHMARK_PAGE, EVALUATION_PAGE, TRUST_PAGE, render_page
-from segcal.report.pictures import decode_map
 from segcal.trust.guarantees import MASK, bounds_of, nested_masks
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -240,11 +240,11 @@ def test_rows_of_trust_are_sorted_and_the_first_cases_have_pictures(trusted, new
     assert found.flagged == sum(row["review"] for row in found.rows)
     chances = [(not row["review"], -row["dice_below_tau"]) for row in found.rows]
     assert chances == sorted(chances)
-    assert [one.case for one in found.pictures] == [row["case"] for row in found.rows[:PICTURES]]
+    assert [one.case for one in found.images] == [row["case"] for row in found.rows[:MOST_IMAGES]]
     assert found.alarms == []
     told = replace(segcal.trust(trusted, new), alarms=["ball was in 1 of 2 groups."])
     assert section_of(told, trusted, new).alarms == told.alarms
-    one = found.pictures[0]  # of the slice on which the mask is largest
+    one = found.images[0]  # of the slice on which the mask is largest
     levels = nested_masks(trusted.calibrator, new.checked(one.case), bounds_of(trusted.reference, 0.1))[1]
     assert (one.index, one.slices) == (int((levels >= MASK).sum((1, 2)).argmax()), 5)
     np.testing.assert_array_equal(decode_map(one.levels), levels[one.index])
@@ -289,7 +289,7 @@ def test_a_browser_draws_rows_and_three_masks(trusted, new, tmp_path):
           const seen = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
           const found = new Set(); for (let k = 0; k < seen.length; k += 4) found.add(seen[k + 1] > seen[k] + 30);
           return found.size; }"""
-        assert page.locator("#trust-maps canvas").count() == PICTURES
+        assert page.locator("#trust-maps canvas").count() == MOST_IMAGES
         assert page.locator("#trust-maps canvas").first.evaluate(painted) == 2  # green or blue over grey, and grey
         assert said == []
         browser.close()
@@ -306,4 +306,4 @@ def test_trust_is_shown_where_the_calibrator_can(trusted, balls, new):
     assert trust_section(small, new) is UNSET  # too few for the level
     lines = [case.logits.reshape(2, -1).numpy() for case in new]
     flat = ArrayCases(lines, ids=new.ids, class_names=new.class_names, kind="logits")
-    assert section_of(segcal.trust(trusted, new), trusted, flat).pictures == []
+    assert section_of(segcal.trust(trusted, new), trusted, flat).images == []

@@ -10,8 +10,8 @@ from segcal import make_calibrator
 from segcal.calibrators.conic import Conic
 from segcal.errors import InputError
 from segcal.report import figures
-from segcal.report.figures import reliability_figure, show_classes, show_picture, to_svg
-from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
+from segcal.report.figures import reliability_figure, show_classes, show_image, to_svg
+from segcal.report.images import encode_indices, encode_jpeg, encode_values
 
 CURVE = {
     "count": [0, 10, 100], "confidence": [None, 0.5, 0.9], "accuracy": [None, 0.4, 0.8], "low": [None, 0.3, 0.7],
@@ -37,7 +37,7 @@ def test_the_same_figure_is_the_same_bytes_and_a_user_s_settings_stay(picture):
 
     def once():
         figure = drawn("a")
-        show_picture(figure.axes[0], picture, (1, 1))
+        show_image(figure.axes[0], picture, (1, 1))
         return to_svg(figure)
 
     before = matplotlib.rcParams["font.size"], matplotlib.rcParams["text.parse_math"]
@@ -58,7 +58,7 @@ def test_pictures_keep_their_place_large_ones_smaller_scans_from_dark_to_bright_
     shown = []
     for encoded in (large, scan, None):
         figure = drawn("a")
-        show_picture(figure.axes[0], encoded, (7, 4, 6))
+        show_image(figure.axes[0], encoded, (7, 4, 6))
         shown += figure.axes[0].images
     assert max(shown[0].get_array().shape) == 160
     assert shown[0].get_extent() == [-0.5, 999.5, 399.5, -0.5]

@@ -12,6 +12,7 @@ from msgspec import to_builtins
 from segcal.report import page as module
 from segcal.report.document import CaseColumns, CaseExamples, Document, Provenance, TaskSection
 from segcal.report.figures import PageFigure
+from segcal.report.images import SeenCase
 from segcal.report.page import (
     asset,
     bounded_examples,
@@ -21,7 +22,6 @@ from segcal.report.page import (
     write_page,
     write_worklist,
 )
-from segcal.report.pictures import SeenCase
 from segcal.report.verdict import PartCounts, Verdict
 from segcal.trust.objects import ObjectCaseRow, ObjectRow, Objects
 

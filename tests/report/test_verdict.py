@@ -13,7 +13,7 @@ from segcal.report.verdict import (
     Change,
     Facts,
     FlipCount,
-    Honesty,
+    MeanCalibration,
     PartCounts,
     calibrator_words,
     make_verdict,
@@ -37,12 +37,12 @@ def facts(ece=(0.05, 0.02, -0.04, -0.02), nll=(0.3, 0.2, -0.2, -0.05), calibrato
         calibrator=calibrator,
         title="Mask-keeping scaling",
         keeps=calibrator != "ms",
-        everywhere=Honesty(0.962, 0.931),
+        everywhere=MeanCalibration(0.962, 0.931),
         change={"ece": change(*ece), "nll": change(*nll), "dice": change(0.8, 0.8, 0, 0)},
         flips=FlipCount(1_000_000, flips),
-        everywhere_after=Honesty(0.935, 0.931),
-        boundary=Honesty(0.9, 0.8),
-        boundary_after=Honesty(0.82, 0.8),
+        everywhere_after=MeanCalibration(0.935, 0.931),
+        boundary=MeanCalibration(0.9, 0.8),
+        boundary_after=MeanCalibration(0.82, 0.8),
     )
 
 
@@ -59,12 +59,12 @@ def test_an_improvement_is_told_with_its_interval_and_its_cases():
     verdict = verdict_of(facts())
     assert verdict.tone == "better"
     assert verdict.effects == {"ece": "better", "nll": "better"}
-    assert verdict.headline == "The confidences became more honest, and the mask did not change."
+    assert verdict.headline == "The confidences became better calibrated, and the mask did not change."
     text = text_of(verdict)
     assert "overconfident by 3.1 points" in text
     assert "5.00 % → 2.00 % (change −3.00 points; 95 % interval −4.00 to −2.00 points; better in 25 of 30" in text
     assert "0 of 1,000,000 voxels. With this calibrator it cannot change" in text
-    assert "93.5 % sure and right in 93.1 %" in text
+    assert "mean confidence of 93.5 % (before: 96.2 %) and is right in 93.1 %" in text
     assert "fitted on 10 cases" in text
     assert "chosen on 5 validation cases." in text
     several = text_of(verdict_of(facts(), with_other(COUNTS, repeats=3)))
@@ -76,7 +76,7 @@ def test_an_improvement_is_told_with_its_interval_and_its_cases():
 @pytest.mark.parametrize(
     ("ece", "nll", "tone", "words"),
     [
-        ((0.05, 0.049, -0.01, 0.01), (0.3, 0.2, -0.2, -0.05), "better", "more honest by some measures"),
+        ((0.05, 0.049, -0.01, 0.01), (0.3, 0.2, -0.2, -0.05), "better", "better calibrated by some measures"),
         ((0.05, 0.06, 0.001, 0.02), (0.3, 0.4, 0.05, 0.2), "worse", "made the confidences worse"),
         ((0.05, 0.06, 0.001, 0.02), (0.3, 0.2, -0.2, -0.05), "mixed", "helped by some measures and hurt by others"),
         ((0.05, 0.049, -0.01, 0.01), (0.3, 0.3, -0.2, 0.2), "same", "no measurable difference"),
@@ -114,16 +114,16 @@ def test_limits_name_shifts_few_cases_and_what_was_not_tested():
 
 
 def test_confidences_that_were_only_measured_have_a_verdict_too():
-    assert "overconfident by 3.0 points" in measured_verdict(Honesty(0.95, 0.92), 30).headline
-    assert "underconfident" in measured_verdict(Honesty(0.9, 0.92), 30).headline
-    assert "as sure as it is right" in measured_verdict(Honesty(0.92, 0.92), 30).headline
+    assert "overconfident by 3.0 points" in measured_verdict(MeanCalibration(0.95, 0.92), 30).headline
+    assert "underconfident" in measured_verdict(MeanCalibration(0.9, 0.92), 30).headline
+    assert "calibrated on average" in measured_verdict(MeanCalibration(0.92, 0.92), 30).headline
 
 
 def test_shares_near_the_ends_are_not_rounded_to_them():
-    text = text_of(verdict_of(replace(facts(), everywhere=Honesty(0.99996, 0.5))))
-    assert "was 99.996 % sure" in text
-    sure = replace(facts(), everywhere=Honesty(0.99999999, 0.5))
-    assert "more than 99.999 % sure" in text_of(verdict_of(sure))
+    text = text_of(verdict_of(replace(facts(), everywhere=MeanCalibration(0.99996, 0.5))))
+    assert "had a mean confidence of 99.996 % and was right" in text
+    sure = replace(facts(), everywhere=MeanCalibration(0.99999999, 0.5))
+    assert "mean confidence of more than 99.999 % and" in text_of(verdict_of(sure))
 
 
 def test_an_effect_needs_its_whole_interval_on_one_side():
@@ -136,12 +136,12 @@ def test_an_effect_needs_its_whole_interval_on_one_side():
 
 def test_honesty_is_that_of_the_voxels_of_a_curve_and_a_gap_has_a_direction():
     curve = Curve(count=np.array([2, 0, 6]), right=np.array([1, 0, 4]), confidence=np.array([0.5, 0.0, 5.7]))
-    assert Honesty.of(curve) == Honesty(6.2 / 8, 5 / 8)
+    assert MeanCalibration.of(curve) == MeanCalibration(6.2 / 8, 5 / 8)
     with pytest.raises(InputError, match="no voxel that counts"):
-        Honesty.of(Curve(np.zeros(3, int), np.zeros(3, int), np.zeros(3)))
-    assert Honesty(0.95, 0.92).judged == "overconfident by 3.0 points"
-    assert Honesty(0.90, 0.92).judged == "underconfident by 2.0 points"
-    assert Honesty(0.9205, 0.92).judged == ""
+        MeanCalibration.of(Curve(np.zeros(3, int), np.zeros(3, int), np.zeros(3)))
+    assert MeanCalibration(0.95, 0.92).judged == "overconfident by 3.0 points"
+    assert MeanCalibration(0.90, 0.92).judged == "underconfident by 2.0 points"
+    assert MeanCalibration(0.9205, 0.92).judged == ""
 
 
 def test_a_temperature_is_said_with_what_it_says_of_the_model():

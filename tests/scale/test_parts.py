@@ -40,7 +40,9 @@ def test_every_case_is_in_exactly_one_part(cases, data):
 
 @pytest.mark.parametrize(("number", "of"), [(2, 2), (-1, 2), (0, 0), (0, 6)])
 def test_parts_that_are_not_there_are_refused(number, of):
-    with pytest.raises(InputError, match=r"part_id is .* but parts are numbered|num_parts is 6, but there are 5 cases"):
+    with pytest.raises(
+        InputError, match=r"part_id is .* but shards are numbered|num_parts is 6, but there are 5 cases"
+    ):
         Part("nowhere", [collection(5)], number, of)
 
 
@@ -61,7 +63,7 @@ def test_an_interrupted_part_goes_on_with_what_is_missing_or_has_changed(tmp_pat
 
 def test_cases_of_one_name_must_be_the_same():
     Part("nowhere", [collection(3), collection(3)])
-    with pytest.raises(InputError, match="case 'c001' is in two folders, but parts know cases by their names"):
+    with pytest.raises(InputError, match="case 'c001' is in two folders, but shards know cases by their names"):
         Part("nowhere", [collection(3), collection(3, c001=7)])
 
 
@@ -92,7 +94,7 @@ def test_parts_in_any_order_give_what_one_process_gives(labelled, alone, tmp_pat
 
 
 def test_no_parts_are_no_result():
-    with pytest.raises(InputError, match="parts is empty, but at least one part is needed"):
+    with pytest.raises(InputError, match="parts is empty, but at least one shard is needed"):
         segcal.merge([])
 
 

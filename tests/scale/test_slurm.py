@@ -27,7 +27,7 @@ def test_every_part_is_run_and_results_come_in_their_order(tmp_path):
 def test_a_job_that_fails_is_sent_again_and_in_the_end_named(tmp_path):
     flag = tmp_path / "was here"
     assert run_array(os.mkdir, [flag], tmp_path / "logs", LOCAL) == [None]
-    with pytest.raises(InputError, match=r"^part 1 failed 2 times \(.*\), but all parts are needed. Look into"):
+    with pytest.raises(InputError, match=r"^shard 1 failed 2 times \(.*\), but all shards are needed. Look into"):
         run_array(itemgetter("a"), [{"a": 1}, {}], tmp_path / "logs", LOCAL, retries=1)
 
 

@@ -9,7 +9,7 @@ import torch
 from segcal.benchmark.results import FlipBands
 from segcal.calibrators import make_calibrator
 from segcal.cases import ArrayCases
-from segcal.report.pictures import decode_map, encode_indices
+from segcal.report.images import decode_map, encode_indices
 from segcal.studies.flips import FlipsData, count_places, example_flips, place_curve, share_bands
 
 

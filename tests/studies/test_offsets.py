@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from segcal.cases import ArrayCases
-from segcal.report.pictures import decode_map
+from segcal.report.images import decode_map
 from segcal.studies.offsets import OffsetsData, example_map
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from segcal.report.pictures import decode_map
+from segcal.report.images import decode_map
 from segcal.studies.shift import COVARIATE_SHIFT, DOMAIN_SHIFT, compare_shift, corruption_figure
 from segcal.summary import Bootstrap, Estimate, ResultRow
 

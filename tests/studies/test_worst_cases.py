@@ -3,7 +3,7 @@
 from msgspec import to_builtins
 
 from segcal.report.figures import to_svg
-from segcal.report.pictures import SeenCase, SliceMaps
+from segcal.report.images import SeenCase, SliceMaps
 from segcal.studies import worst_cases
 from segcal.studies.worst_cases import choose_pipeline, look_at, overlay_figure, temperature_figure
 

@@ -86,7 +86,7 @@ def test_a_calibrator_that_is_off_by_class_at_home_is_left_alone():
 
 
 def test_too_few_draws_and_references_of_older_versions_are_refused(known):
-    with pytest.raises(InputError, match=r"^there are 2 new draws .* and 24 labelled ones, but 3 and 10 are needed"):
+    with pytest.raises(InputError, match=r"^there are 2 new groups .* and 24 labelled ones, but 3 and 10 are needed"):
         segcal.adapt(known, place(5, 2, HOME)[0])
     cases = tuple(msgspec.structs.replace(each, joint="") for each in known.reference.cases)
     old = replace(known, reference=msgspec.structs.replace(known.reference, cases=cases))

@@ -6,10 +6,10 @@ import pytest
 from segcal.trust.atypical import (
     Compositions,
     atypical_p,
+    atypicality,
     column_p,
     deviations,
     most_unusual,
-    oddness,
     rank_p,
     rarity,
     statistics_of,
@@ -50,9 +50,9 @@ def test_oddness_is_the_root_of_the_mean_square_and_odd_ones_do_not_hide_each_ot
     rows = rng.normal(size=(19, 3))
     middle = np.median(rows, 0)
     z = (rows - middle) / (1.4826 * np.median(np.abs(rows - middle), 0))
-    assert oddness(rows) == pytest.approx(np.sqrt((z**2).mean(1)))
+    assert atypicality(rows) == pytest.approx(np.sqrt((z**2).mean(1)))
     crowd = np.vstack([rows, rng.normal(size=(9, 3)) + 9])
-    assert oddness(crowd)[19:].min() > oddness(crowd)[:19].max()
+    assert atypicality(crowd)[19:].min() > atypicality(crowd)[:19].max()
 
 
 def test_a_group_counts_once_in_the_rarity_of_a_case():

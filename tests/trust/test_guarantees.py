@@ -58,7 +58,7 @@ def test_all_at_once_takes_a_smaller_share_of_each_and_too_small_ones_are_refuse
     several, single = bounds_of(fitted.reference, 0.2, [1, 2], at_once=True), bounds_of(fitted.reference, 0.1, [1, 2])
     assert several == single
     assert single[0].outer is None
-    text = "a share of 0.02 is asked for, but 30 reference draws .* cannot support it: 49 are needed. Allow"
+    text = "a share of 0.02 is asked for, but 30 reference groups .* cannot support it: 49 are needed. Allow"
     with pytest.raises(segcal.InputError, match=text):
         bounds_of(fitted.reference, 0.02)
 

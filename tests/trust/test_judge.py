@@ -40,7 +40,7 @@ def test_a_usual_case_passes(judge, one):
 
 def test_an_empty_mask_is_shown_where_it_is_not_known_to_be_right(judge, one):
     row = reasons(judge, one, mask=0, hit=0)
-    text = "empty, as in 0 reference draws; 9 are needed to know whether that is right"
+    text = "empty, as in 0 of the reference groups; 9 are needed to know whether that is right"
     assert row["reason"].startswith(text)
     assert (row["dice_low"], row["dice_high"], row["dice_below_tau"]) == (0.0, 1.0, None)
     assert not row["corrected"]
@@ -48,7 +48,7 @@ def test_an_empty_mask_is_shown_where_it_is_not_known_to_be_right(judge, one):
     nothing = np.zeros_like(known.mask)
     missed = replace(judge, reference=replace(known, mask=nothing, counted=nothing, found=nothing))
     row = reasons(missed, one, mask=0, hit=0)
-    assert row["reason"].startswith("empty, and the structure was there in 100 % of 30 such reference draws")
+    assert row["reason"].startswith("empty, and the structure was there in 100 % of 30 such reference groups")
     assert row["dice_below_tau"] == pytest.approx(30.5 / 31)
     absent = replace(missed, reference=replace(missed.reference, truth=nothing))
     row = reasons(absent, one, mask=0, hit=0)
@@ -147,10 +147,10 @@ def test_a_tau_of_each_structure_is_that_of_a_run_with_it_alone(fitted, make_cas
 
 @pytest.mark.parametrize(("given", "text"), [
     ({"tau": {"kernel": 0.5}}, "tau names the structure 'kernel', but there are outside, wall, core. Correct the name"),
-    ({"tau": {"core": 1.5}}, "tau of core is 1.5, but a Dice between 0 and 1 is needed. Use 0.7 if in doubt."),
+    ({"tau": {"core": 1.5}}, "tau of core is 1.5, but a Dice between 0 and 1 is needed. Use 0.7 if nothing else"),
     ({"tau": {"core": "high"}}, "but a finite number or a dictionary from text to a finite number is needed"),
     ({"tau": 70}, "tau is 70, but a Dice between 0 and 1 is needed"),
-    ({"level": 0.99}, r"level is 0.99, but the reference has 30 draws .* and 99 are needed. Use level=0.96 or less"),
+    ({"level": 0.99}, r"level is 0.99, but the reference has 30 groups .* and 99 are needed. Use level=0.96 or less"),
 ])  # fmt: skip
 def test_levels_and_tau_that_cannot_be_are_refused(fitted, make_cases, given, text):
     with pytest.raises(segcal.InputError, match=text):

@@ -135,13 +135,13 @@ def test_few_objects_give_the_plug_in_and_too_few_draws_are_refused():
     (model,), _ = structure_models(whole, 0.5, 0.4)
     assert model.how == "plug-in"
     assert model.chance.weights[2:] == pytest.approx(0, abs=1e-6)
-    text = "the calibrator remembers .* objects of 4 draws .*, but objects of 5 draws are needed. Learn from more"
+    text = "the calibrator remembers .* objects of 4 groups .*, but objects of 5 groups are needed. Learn from more"
     with pytest.raises(segcal.InputError, match=text):
         structure_models(part(whole, 0, 4), 0.5, 0.4)
-    with pytest.raises(segcal.InputError, match="but objects of 10 draws are needed"):
+    with pytest.raises(segcal.InputError, match="but objects of 10 groups are needed"):
         structure_models(whole, 0.5, 0.4, proved=True)
     (model,), _ = structure_models(drawn(4, 12), 0.9, 0.01)
-    assert model.least is None  # a bound that so few draws cannot support
+    assert model.least is None  # a bound that so few groups cannot support
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def permuted(cases):
 def test_a_clean_stream_stays_quiet_and_a_spoiled_one_does_not(fitted, make_cases):
     clean = monitor(fitted, make_cases(25, seed=50, labelled=False))
     assert clean.applies
-    assert clean.verdict.startswith("no sign of a drift in 25 draws: evidence ")
+    assert clean.verdict.startswith("no sign of a drift in 25 groups: evidence ")
     assert len(clean.evidence) == len(clean.draws) == clean.new == 25
     spoiled = monitor(fitted, permuted(make_cases(12, seed=51)))
     assert not spoiled.applies

@@ -1,13 +1,13 @@
 """Jobs: divide the cases of a task, fit its pipelines with one pooling, and test them, one case in memory at a time.
 
-A unit's digest covers what decides its numbers and nothing else: not the other pipelines, not the place of the files,
-not the bootstrap. So a protocol can grow by a pipeline, a repeat or a task, and only what is new is computed.
+A unit's digest covers what decides its numbers and nothing else: not the other pipelines, not the location of the
+files, not the bootstrap. So a protocol can grow by a pipeline, a repeat or a task, and only what is new is computed.
 
 Units that share their cases are one job: a task in a repeat with a pooling. It reads its voxels once, fits all its
 pipelines, and tests all of them on a case while it is in memory.
 
 A job computes in one thread, whatever the machine offers. Sums of many numbers in another order differ in their last
-digit; in one thread, results are the same bytes with one process or with many.
+digit. In one thread, results are the same bytes with one process or with many.
 
 Kept of a test case are its numbers, and small tables that add up. Besides the protocol's metrics a row has the
 calibration error with other numbers of bins (Fig. 6), and where flips lie: voxels and flips in each band of distance
@@ -153,9 +153,9 @@ def _fit(job: Job, protocol: Protocol, folder: Path, split: Split, report: Repor
 def cases_elsewhere(source: Split, every: Cases, target: Cases, own: Split | None) -> Cases:
     """Return the cases of another task, `target`, that a calibrator may be tested on.
 
-    Where the other task has the same cases as the one that was fitted on (`every`, divided as `source`), or some of
-    them (a corrupted copy), these are the source's test cases. Otherwise they are the other task's own test cases, or
-    all it has if nothing is fitted on it (`own` is None), without those that had part in the fit.
+    Another task may have the cases of the task that was fitted on (`every`, split as `source`), or some of them (a
+    corrupted copy). Then these are the source's test cases. Otherwise they are the other task's own test cases, or all
+    of its cases if nothing is fitted on it (`own` is None). Cases of the fit are left out.
     """
     seen = {*source.cal.ids, *source.val.ids}
     ids = target.ids if own is None else own.test.ids
@@ -218,7 +218,7 @@ def benchmark_metrics(names: Sequence[str], background: bool) -> dict[str, Metri
 class CaseCounter:
     """Counts test cases with several calibrators at a time.
 
-    Sums are taken in the order in which cases come; whoever counts goes through them in the order of their ids, so that
+    Sums are taken in the order in which cases come. Whoever counts goes through them in the order of their ids, so that
     the result is the same to the last bit.
 
     Attributes:

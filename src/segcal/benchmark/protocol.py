@@ -1,8 +1,7 @@
 r"""A protocol: everything that decides the numbers of a benchmark, read from one TOML file.
 
-Three things are kept apart: what decides the numbers (part of the hash), where files lie (`root`, not part of it, so
-that results survive a move), and how the work is spread (`workers` and `device`, which change nothing but the time and,
-for a device, last digits).
+Three things are kept apart. Settings that decide the numbers are in the hash. The location of files (`root`) is not, so
+results survive a move. Nor are `workers` and `device`, which change only the time and, for a device, last digits.
 
 A pipeline is a pooling followed by a calibrator; the rows of the paper's Table 4 are the list of them. Written
 `ts(mean_probs)`: temperature scaling of the mean of the members' probabilities. The paper's names are :math:`p_0` for
@@ -54,7 +53,7 @@ ROW_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "(f) Standard affine calibrator (not order-preserving, TI): DC": ((_P, "dc"), (_L, "dc")),
     "(g) Vector scaling, and its TI form": ((_L, "vs"), (_L, "vs_ti")),
-    "(h) Curves that see their surroundings (TI): conic scaling": tuple(
+    "(h) Curves that see the neighbourhood (TI): conic scaling": tuple(
         (how, name) for name in ("conic", "conic_class") for how in (_P, _L)
     ),
 }

@@ -2,10 +2,10 @@
 
 A unit is one pipeline, fitted on one task in one repeat, and tested there or on another task.
 
-The first line is the header: schema, digest, the unit, the promises and the certificate of its calibrator, and which
-cases it was fitted, validated and tested on. One line per test case follows, with its numbers and the small tables that
-pooled metrics read. The last line holds the tables of all its cases together, for figures. No time, no path and no
-machine is in it, so that the same protocol writes the same bytes.
+The first line is the header: schema, digest, the unit, and the promises and the certificate of its calibrator. It also
+has the cases of the fit, of validation and of the test. One line per test case follows, with its numbers and the small
+tables that pooled metrics read. The last line holds the tables of all its cases together, for figures. No time, no path
+and no machine is in it, so that the same protocol writes the same bytes.
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,10 +4,10 @@
 (:mod:`segcal.benchmark.results`), ``RESULTS/calibrators`` the fitted calibrators, as :func:`segcal.save` writes them.
 Killed at any point and run again, a benchmark ends with the same bytes.
 
-Cases that cannot be used are found before anything is computed, so that a run goes on without them: every case of a
-folder is read once, with all its members. A broken one is left out of its task for good, of every repeat and every
-pipeline, so that all of them still share their cases. What was read well is remembered by the fingerprint of the files
-in ``RESULTS/sifted.json`` and not read again; broken cases are tried again on the next run.
+Cases that cannot be used are found before anything is computed, so a run goes on without them. Every case of a folder
+is read once, with all its members. A broken one is left out of its task in every repeat and every pipeline, so all of
+them still share their cases. What was read well is remembered by the fingerprint of the files in
+``RESULTS/checked.json`` and not read again. Broken cases are tried again on the next run.
 """
 
 import multiprocessing
@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
-from segcal.atomic import sweep
+from segcal.atomic import remove_leftovers
 from segcal.benchmark.job import Job, plan, run_job
 from segcal.benchmark.protocol import Pipeline, Protocol, digest
 from segcal.benchmark.results import PROTOCOL, SCHEMA, Results, finished, read_protocol, read_results
@@ -34,7 +34,7 @@ from segcal.parent import follow_parent
 
 # The folders and the files of a folder of results.
 PARTS = ("units", "calibrators", "tables", "studies")
-SIFTED = "sifted.json"
+CHECKED = "checked.json"
 FILES = ("summary.json", "report.html", "verdict.json")
 
 
@@ -90,11 +90,13 @@ def run_benchmark(
 ) -> Results:
     """Run a protocol and return its results; what is finished in the folder is not done again.
 
-    With an `engine` that works on a part of the jobs alone, the results are of that part.
+    With an `engine` that works on some of the jobs alone, the results are of those.
     """
     place = Path(folder)
     check_folder(place, overwrite)
-    sweep(place, *(path for name in PARTS for path in [place / name, *(place / name).rglob("*")] if path.is_dir()))
+    remove_leftovers(
+        place, *(path for name in PARTS for path in [place / name, *(place / name).rglob("*")] if path.is_dir())
+    )
     poolings = dict.fromkeys(pipeline.pooling for pipeline in protocol.pipelines)
     opened = {task.name: {how: protocol.open(task, how).cases for how in poolings} for task in protocol.tasks}
     usable, notes = _usable(protocol, opened)
@@ -132,7 +134,7 @@ def run_benchmark(
     return read_results(place)
 
 
-class Sifted(Struct, frozen=True):
+class CheckedTask(Struct, frozen=True):
     """The files of a task when they were read: their fingerprint, and what is wrong with each broken case."""
 
     fingerprint: str
@@ -146,8 +148,8 @@ def exclude_broken(
 
     `failed` is told of each case that is left out; its id is TASK/CASE. Embedded tasks have no files to read.
     """
-    record = Path(folder) / SIFTED
-    known = read_sifted(record)
+    record = Path(folder) / CHECKED
+    known = read_checked(record)
     # A pooling of the protocol that reads every member it needs.
     pooling = min({pipeline.pooling for pipeline in protocol.pipelines} - {"single"}, default="single")
     tasks = list(protocol.tasks)
@@ -155,7 +157,7 @@ def exclude_broken(
         if not task.folders:
             continue
         cases = protocol.open(task, pooling).cases
-        before = known.get(task.name, Sifted("", {}))
+        before = known.get(task.name, CheckedTask("", {}))
         same = before.fingerprint == cases.fingerprint()  # then only what was broken is read again
         unread = cases.subset(each for each in before.broken if each in cases.ids) if same else cases
         errors: list[CaseError] = []
@@ -167,7 +169,7 @@ def exclude_broken(
                 f"task {task.name!r} has {len(cases)} cases and none can be used, but some are needed. "
                 f"The first: {next(iter(broken.values()))}"
             )
-        known[task.name] = Sifted(cases.fingerprint(), broken)
+        known[task.name] = CheckedTask(cases.fingerprint(), broken)
         for case_id, reason in broken.items():
             failed(CaseError(f"{task.name}/{case_id}", reason))
         tasks[number] = replace(task, exclude=(*task.exclude, *broken))
@@ -175,10 +177,10 @@ def exclude_broken(
     return replace(protocol, tasks=tuple(tasks))
 
 
-def read_sifted(path: Path) -> dict[str, Sifted]:
+def read_checked(path: Path) -> dict[str, CheckedTask]:
     """Return what is known of each task; nothing where the record cannot be read."""
     try:
-        return convert(parse_json(read_text(path)), dict[str, Sifted])
+        return convert(parse_json(read_text(path)), dict[str, CheckedTask])
     except (InputError, ValueError):
         return {}
 

@@ -1,21 +1,21 @@
 """From units to one document: means with intervals, matched comparisons, and the facts that tables and figures need.
 
 ``RESULTS/summary.json`` is made from the units alone. Metrics of a case are averaged over cases and repeats, with the
-bootstrap over groups and repeats; all pipelines of a task share the draws, so that equal numbers have equal intervals.
-Pooled metrics have one number per repeat, shown as mean [min, max], which is no interval.
+bootstrap over groups and repeats. All pipelines of a task share the replicates, so that equal numbers have equal
+intervals. Pooled metrics have one number per repeat, shown as mean [min, max], which is no interval.
 
 Comparisons are those that a protocol asks for, and those of the paper: of two pipelines that differ in one property.
 
 - What does translation invariance do? Matrix scaling against its two TI forms; LTS on logits against log-probabilities.
 - What does keeping the decision cost? CDC against CMS_ap and CMS_op, with each pooling.
-- What do curves that see their surroundings add? Conic scaling against TS and CMS_ap, and by class against shared.
+- What do curves that see the neighbourhood add? Conic scaling against TS and CMS_ap, and by class against shared.
 
 The second is compared with the first, metric by metric, in paired differences over the test cases of all repeats. It is
 *better* or *worse* if the interval of the difference lies on one side of zero, and otherwise there is *no difference*.
-That is a test of the mean difference at the level of the interval, one for each metric and pair: of many without any
-difference, one in twenty is better or worse by chance.
-A metric that pools voxels over cases (ACE) is better or worse if it is so in every repeat. That is no test: without any
-difference three independent repeats agree in one of four, and repeats that share cases more often.
+That is a test of the mean difference at the level of the interval, one for each metric and pair. Of many without any
+difference, one in twenty is better or worse by chance. A metric that pools voxels over cases (ACE) is better or worse
+if it is so in every repeat. That is no test: without any difference three independent repeats agree in one of four, and
+repeats that share cases more often.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ PAIRS: tuple[tuple[str, str, str, str], ...] = (
         for second in ("cms_ap", "cms_op")
     ),
     *(
-        (pooling, first, second, "curves that see their surroundings")
+        (pooling, first, second, "curves that see the neighbourhood")
         for pooling in ("mean_probs", "mean_logits")
         for first, second in (("ts", "conic"), ("cms_ap", "conic"), ("conic", "conic_class"))
     ),
@@ -209,8 +209,8 @@ def compare(
 ) -> list[Comparison]:
     """Compare the two pipelines of each pair: first, second, and what the comparison is about.
 
-    By title and metric, `values` are one array per repeat, one number per case, NaN where it is not defined, and
-    `pooled` one number per repeat.
+    By title and metric, `values` are one array per repeat with one number per case, NaN where it is not defined.
+    `pooled` has one number per repeat.
     """
     found = []
     for one, other, about in pairs:

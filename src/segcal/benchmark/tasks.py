@@ -1,7 +1,7 @@
 """The tasks of a protocol: cases that the package draws, or folders of the user's, and how they are divided.
 
 An embedded task is only named here: the networks that predict it are part of the demonstration, which lies above the
-benchmark, so the protocol holds the function that opens it.
+benchmark. So the protocol holds the function that opens it.
 """
 
 from collections.abc import Callable
@@ -78,7 +78,7 @@ class _Shared(_Named, frozen=True, kw_only=True):
 class EmbeddedTask(_Shared, frozen=True, forbid_unknown_fields=True):
     """A task that the package carries: so many cases, drawn from their index, and members of its ensemble.
 
-    With a `corruption`, "mild" or "strong", pictures are corrupted before the networks see them.
+    With a `corruption`, "mild" or "strong", images are corrupted before the networks see them.
     """
 
     embedded: Text
@@ -199,7 +199,7 @@ class OpenTask(NamedTuple):
 
 
 # Opens an embedded task with a pooling, as `segcal.demo.embedded.open_embedded` does; with once=True nothing need be
-# kept of what is predicted. It travels to worker processes, so it can be pickled.
+# kept of what is predicted. It is sent to worker processes, so it can be pickled.
 Opener: TypeAlias = Callable[..., OpenTask]
 
 

@@ -1,7 +1,7 @@
 """Reading tables of a TOML file strictly: a key that is not known, or a value of another kind, is an error.
 
 The types of the fields of a Struct say what is known. Texts may become paths and names, so they hold no control
-characters; numbers decide how often and on how much something is done, so each has a bound.
+characters. Numbers decide how often and on how much something is done, so each has a bound.
 """
 
 import re
@@ -39,7 +39,7 @@ def read_toml(path: Path) -> dict[str, object]:
 
 
 def read_table(table: object, where: str, kind: type[Record]) -> Record:
-    """Return a table as a Struct; `where` is its place in the file, for messages."""
+    """Return a table as a Struct; `where` is its position in the file, for messages."""
     if not isinstance(table, dict):
         raise InputError(
             f"protocol has {where} = {table!r}, but a table is needed. Write {_heading(where)} and keys below it."

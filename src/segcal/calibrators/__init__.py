@@ -1,7 +1,7 @@
 """The calibrators, as a visible list in the order of the paper's tables.
 
-Parameters of some grow with the cube of the number of classes, and options come from files that nobody vouches for. How
-much a calibrator takes is known before it is made: it is first built without values, on torch's device for that.
+Parameters of some grow with the cube of the number of classes, and options come from files that may be wrong. How much
+a calibrator takes is known before it is made: it is first built without values, on torch's device for that.
 """
 
 import inspect

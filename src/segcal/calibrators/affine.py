@@ -1,4 +1,4 @@
-r"""What most convex calibrators have in common: the scores are affine in features of the logits.
+r"""The common form of most convex calibrators: scores that are affine in features of the logits.
 
 In suitable coordinates each of them is
 

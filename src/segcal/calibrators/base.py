@@ -2,12 +2,12 @@ r"""The contract of every calibrator.
 
 A calibrator is a :class:`torch.nn.Module` that maps logits to log-probabilities of the same shape,
 ``(batch, classes, *space)``. A subclass writes :meth:`Calibrator.scores`: unnormalised log-probabilities,
-in which decisions are compared; this class checks the input, normalises, and keeps the decision through the rounding
+in which decisions are compared. This class checks the input, normalises, and keeps the decision through the rounding
 of it (:func:`segcal.calibrators.tie_break.with_winner`). Its promises are attributes, and one contract test proves them
 for every member of the registry.
 
-Parameters are kept in float64, the precision they are fitted in, and are cast to the type of the input when used:
-half types are computed in float32, float32 in float32, float64 in float64.
+Parameters are kept in float64, the precision they are fitted in, and are cast to the type of the input when used. Half
+types are computed in float32, float32 in float32, float64 in float64.
 """
 
 from abc import ABC, abstractmethod
@@ -50,7 +50,7 @@ class Calibrator(nn.Module, ABC):
             places, None if nothing is promised. A change of scores means *strictly* another class above; of the
             result, another class by ``argmax``, which takes the first of equal ones.
         pointwise: a voxel's result depends on that voxel alone.
-        wants: names of what its fit looks at around the voxels (:mod:`segcal.calibrators.surroundings`).
+        wants: names of what its fit looks at around the voxels (:mod:`segcal.calibrators.neighbourhood`).
         sees_members: it must be given how much the members of an ensemble disagree.
         sees_image: of a part of an image it must be given what it sees of the whole.
         fitted_by: the method of :mod:`segcal.fitting` that fits it.
@@ -95,8 +95,8 @@ class Calibrator(nn.Module, ABC):
         self.options: dict[str, Any] = options
 
     @property
-    def surroundings(self) -> str:
-        """What it sees beside the voxel, in words."""
+    def neighbourhood(self) -> str:
+        """Its inputs beside the voxel, in words."""
         return "neighbours"
 
     @property
@@ -113,11 +113,11 @@ class Calibrator(nn.Module, ABC):
         return None
 
     def around(self, logits: Logits, context: Context | None) -> Tensor | None:
-        """Return what its plan must be given of a voxel's surroundings, ``(batch, contexts, *space)``."""
+        """Return what its plan must be given of a voxel's neighbourhood, ``(batch, contexts, *space)``."""
         return None
 
     def scores_at(self, logits: Tensor, context: Tensor | None = None) -> Tensor:
-        """Return the scores ``(C, n)`` of single voxels, whose surroundings ``(K, n)`` are known if it sees them.
+        """Return the scores ``(C, n)`` of single voxels, with their neighbourhood ``(K, n)`` if it is seen.
 
         They are right up to a number per voxel. Where no gradients are wanted, a fused kernel may make them.
         """
@@ -237,7 +237,7 @@ class Calibrator(nn.Module, ABC):
     def __repr__(self) -> str:
         scale = "" if self.temperature is None else f", T = {self.temperature:.4g}"
         offset = "does not see" if self.translation_invariant else "depends on"
-        sees = "voxel by voxel" if self.pointwise else f"sees {self.surroundings}"
+        sees = "voxel by voxel" if self.pointwise else f"sees {self.neighbourhood}"
         size = "1 parameter" if self.num_parameters() == 1 else f"{self.num_parameters():,} parameters"
         return (
             f"{self.name} for {self.num_classes} classes{scale}: {KEPT[self.preserves]}, {offset} the offset of the "
@@ -268,9 +268,9 @@ class Holder(Calibrator):
         return [each for each in found if isinstance(each, Calibrator)]
 
     @property
-    def surroundings(self) -> str:
-        """What the calibrators see beside the voxel, in words."""
-        return "; ".join(dict.fromkeys(each.surroundings for each in self.held if not each.pointwise))
+    def neighbourhood(self) -> str:
+        """Their inputs beside the voxel, in words."""
+        return "; ".join(dict.fromkeys(each.neighbourhood for each in self.held if not each.pointwise))
 
     def reach(self, axes: int) -> tuple[int, ...] | None:
         """Return how far the calibrator sees that sees farthest."""

@@ -1,7 +1,7 @@
 r"""Class-conditional affine scaling that keeps the decision (CMS_ap, CMS_op).
 
-Bring the logits of a voxel into canonical order: swap the winner into first place to keep the *argmax*, sort all
-classes to keep the *order*. The winner i selects its own affine map :math:`h_i(z) = W_i z + b_i`. Written in gaps
+Bring the logits of a voxel into canonical order. To keep the *argmax*, swap the winner into first place; to keep the
+*order*, sort all classes. The winner i selects its own affine map :math:`h_i(z) = W_i z + b_i`. Written in gaps
 :math:`x = G z`, with :math:`x_1 = z_1` and, for k >= 2,
 
 .. math:: x_k = z_1 - z_k \ \text{(argmax)}, \qquad x_k = z_{k-1} - z_k \ \text{(order)},
@@ -11,15 +11,15 @@ a decision is kept if and only if non-negative gaps stay non-negative (Sec. 3.2.
 .. math:: G W G^{-1} = \begin{pmatrix} a & r^\top \\ 0 & A \end{pmatrix}, \qquad A \ge 0, \qquad (G b)_k \ge 0 .
 
 `weight` is A per expert, `bias` the drops :math:`(G b)_{k \ge 2}`, `gauge` is :math:`(a, r, b_1)`, which shifts all
-outputs of a voxel alike: no probability depends on it, but the penalty (Eq. 15) reads all of W and b. Gaps do not see
+outputs of a voxel alike. No probability depends on it, but the penalty (Eq. 15) reads all of W and b. Gaps do not see
 an offset, so the map is translation-invariant. C (C^2 + 1) parameters, C^2 (C - 1) identifiable.
 
-Departures from the paper: A and the drops are parameters with bounds instead of softplus, so that a new calibrator
-is exactly the identity and the problem stays convex; the diagonal of A is at least 1e-3, because an expert that is
-wrong more often than right would otherwise shrink its gaps to zero and give every voxel away to a tie.
+Departures from the paper: A and the drops are parameters with bounds instead of softplus. So a new calibrator is
+exactly the identity, and the problem stays convex. The diagonal of A is at least 1e-3. Otherwise an expert that is
+wrong more often than right would shrink its gaps to zero, and every voxel would be a tie.
 
-The scores stay in gaps with the winner at zero: every score is zero minus a sum of non-negative terms, so the
-promise holds in floating point, where the dense W reverses near ties.
+The scores stay in gaps with the winner at zero. Every score is zero minus a sum of non-negative terms, so the promise
+holds in floating point, where the dense W reverses near ties.
 """
 
 import functools

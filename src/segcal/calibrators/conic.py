@@ -1,28 +1,28 @@
 r"""Conic scaling: every class below the winner is lowered by a non-negative combination of non-negative curves.
 
-With gaps :math:`g_k = z_i - z_k \ge 0` to the winner i, and a few numbers u of the voxel's surroundings
-(:mod:`segcal.calibrators.surroundings`),
+With gaps :math:`g_k = z_i - z_k \ge 0` to the winner i, and a few numbers u of the voxel's neighbourhood
+(:mod:`segcal.calibrators.neighbourhood`),
 
 .. math:: s_i = 0, \qquad s_k = -\sum_j \beta_j(u)\, r_j(g_k), \qquad q = S(s), \qquad
           \beta_j(u) = \theta_j + \sum_c \sum_h \theta_{chj}\, \phi_{ch}(u_c) \ge 0 .
 
 *Ramps* :math:`r_j(g) = \mathrm{clamp}(g - t_j, 0, t_{j+1} - t_j)`, the last one open, make any non-decreasing piecewise
-linear curve with f(0) = 0; *hats* :math:`\phi_{ch}` are linear B-splines of context c, which sum to one, so the curve
+linear curve with f(0) = 0. *Hats* :math:`\phi_{ch}` are linear B-splines of context c, which sum to one, so the curve
 changes with the context, in either direction. Knots of both are quantiles of what the fit saw.
 
 **conic** has one curve for all classes. It does not fall, so no two classes change places: order-preserving. In
 floating point too: clamping, multiplying by one non-negative number and adding in one sequence are monotone in g.
-**conic_class** adds to :math:`\beta_j` what belongs to the pair of winner and class (with more than 12 classes, to the
-class), the same for three ramps at a time. No class rises above the winner: argmax-preserving. Neither sees the offset
-of the logits. No coefficient is negative, and those of the common curve are at least 1e-3, so a class below the winner
-stays visibly below.
+**conic_class** adds to :math:`\beta_j` a term of the pair of winner and class (with more than 12 classes, of the
+class). Three ramps share one. No class rises above the winner: argmax-preserving. Neither sees the offset of the
+logits. No coefficient is negative, and those of the common curve are at least 1e-3, so a class below the winner stays
+visibly below.
 
 The scores are linear in the coefficients: the likelihood is convex, and the optimum is certified (definitions 15). The
 penalty squares differences between neighbouring hats (lam; and, a thousand times weaker, their values), coefficients of
-classes (mu), and differences between neighbouring ramps (nu); where all are strong, temperature scaling is left. An
+classes (mu), and differences between neighbouring ramps (nu). Where all are strong, temperature scaling is left. An
 image has one mean gap, and there are few images: its two hats are all but straight lines of the gap.
 
-A new one has no contexts and is the identity; a fit takes :data:`USUAL`, as far as its cases offer them, unless told.
+A new one has no contexts and is the identity; a fit takes :data:`USUAL`, as far as its cases offer them, by default.
 """
 
 import math
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from segcal.calibrators.base import SMALLEST_SCALE, check_context
 from segcal.calibrators.convex import LARGEST, Block, ConvexCalibrator, Frame
-from segcal.calibrators.surroundings import CONTEXTS, WORDS, check_contexts, half_window, surroundings
+from segcal.calibrators.neighbourhood import CONTEXTS, WORDS, check_contexts, half_window, neighbourhood
 from segcal.checks import check_count
 from segcal.errors import InputError
 from segcal.kernels import conic_numba, conic_torch
@@ -61,11 +61,11 @@ MOST_VALUES = 1 << 20
 
 
 class Conic(ConvexCalibrator):
-    """Lower every class by a curve of its gap to the winner, which changes with the voxel's surroundings.
+    """Lower every class by a curve of its gap to the winner, which changes with the voxel's neighbourhood.
 
     Args:
         by_class: whether winners and classes have coefficients of their own.
-        contexts: names of :data:`~segcal.calibrators.surroundings.CONTEXTS`; None: the usual ones that cases offer.
+        contexts: names of :data:`~segcal.calibrators.neighbourhood.CONTEXTS`; None: the usual ones that cases offer.
         ramps: pieces of a curve.
         hats: knots of a context.
     """
@@ -121,7 +121,7 @@ class Conic(ConvexCalibrator):
             self.redundant += groups * (1 + (classes if classes <= MOST_PAIRED else 0))
 
     @property
-    def surroundings(self) -> str:
+    def neighbourhood(self) -> str:
         """The contexts, in words."""
         return "; ".join(WORDS[name] for name in self.contexts)
 
@@ -140,7 +140,7 @@ class Conic(ConvexCalibrator):
 
     def around(self, logits: Logits, context: Context | None) -> Tensor:
         """Return what its contexts say of every voxel."""
-        return surroundings(logits, context, self.contexts, self.name)
+        return neighbourhood(logits, context, self.contexts, self.name)
 
     def plan(self) -> FusedPlan:
         """Return the curves."""
@@ -149,7 +149,7 @@ class Conic(ConvexCalibrator):
         return FusedPlan("curves", tuple(on_host(*tables)), keeps=True, spans=tuple(self.hat_counts), group=GROUP)
 
     def scores_at(self, logits: Tensor, context: Tensor | None = None) -> Tensor:
-        """Return the scores ``(C, n)`` of voxels whose surroundings are known."""
+        """Return the scores ``(C, n)`` of voxels whose neighbourhood is known."""
         around = self._own_rows(context, logits.shape[1]).to(logits.dtype)[None]
         who, plan = self._served(logits[None])
         if who.by == "torch" or plan is None:

@@ -1,13 +1,13 @@
 r"""Convex calibrators: all that the exact fit knows of one, declared beside its map.
 
-The scores of a voxel are linear in the variables of the expert e that the voxel selects (its predicted class, where
-there is one expert for each),
+A voxel selects the expert e (its predicted class, where there is one expert for each). Its scores are linear in the
+variables of e,
 
 .. math:: s = \Phi(z)\,\theta_e, \qquad l \le \theta_e \le u ,
 
 so the negative log-likelihood is convex in them. A calibrator declares the *features* of a voxel (:meth:`frame`), the
-*bounds* l and u, without which separable data have no optimum (definitions 15), and the *penalty*: mean squares of
-linear functions of the variables, averaged over experts, whose limit is temperature scaling,
+*bounds* l and u, without which separable data have no optimum (definitions 15), and the *penalty*. This has mean
+squares of linear functions of the variables, averaged over experts; its limit is temperature scaling,
 
 .. math:: R = \lambda\,|A \theta|^2 + \mu\,|B \theta|^2 + \nu\,|D (\theta - \theta_T)|^2 .
 
@@ -15,11 +15,11 @@ Likelihood and Hessian follow from the features. What is here takes :math:`\Phi`
 calibrator with more structure says how it is used, as :mod:`segcal.calibrators.affine` does.
 
 **Features with a large offset**: :math:`W x + b = W (x - m) + (b + W m)`. Scores of features near 1e4 are rounded to
-1e-12, each voxel's in its own way, and a likelihood with this noise hides the last steps to its optimum. With the
-centre :math:`m` taken out of the features, what is rounded is one number per output, the same for all voxels. The
-variables stay (W, b), with their bounds and penalties: only passes over the voxels see the others. With :math:`A` for
-:math:`(x, 1) = A\,(x - m, 1)`, gradients come back as :math:`g A^\top` and Hessians as :math:`A H A^\top`. Features are
-moved only where their mean is large beside their spread; there the subtraction is exact.
+1e-12, each voxel's in its own way. A likelihood with this noise hides the last steps to its optimum. With the centre
+:math:`m` taken out of the features, what is rounded is one number per output, the same for all voxels. The variables
+stay (W, b), with their bounds and penalties: only passes over the voxels see the others. With :math:`A` for :math:`(x,
+1) = A\,(x - m, 1)`, gradients come back as :math:`g A^\top` and Hessians as :math:`A H A^\top`. Features are moved only
+where their mean is large beside their spread; there the subtraction is exact.
 """
 
 from abc import abstractmethod
@@ -40,7 +40,7 @@ STEP_VALUES = 1 << 19
 
 
 class Strengths(NamedTuple):
-    """How strong the parts of a penalty are.
+    """The weights of the terms of a penalty.
 
     Attributes:
         lam: on off-diagonal weights (Eq. 15).
@@ -137,7 +137,7 @@ class ConvexCalibrator(Calibrator):
 
     @property
     def num_features(self) -> int:
-        """How many numbers the frame of a voxel has, about."""
+        """The approximate number of values in the frame of a voxel."""
         return self.num_classes
 
     def prepare(self, voxels: Iterable[tuple[Tensor, Tensor | None]]) -> None:
@@ -147,11 +147,11 @@ class ConvexCalibrator(Calibrator):
     def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Bring logits ``(N, C)`` into the coordinates in which this calibrator is linear.
 
-        `context` is ``(K, N)``: what is known of the voxels' surroundings, for a calibrator that sees them.
+        `context` is ``(K, N)``: what is known of the voxels' neighbourhood, for a calibrator that sees them.
         """
 
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """Return the lowest and highest value of each of one expert's variables, ``(P,)``: wide ones, unless told."""
+        """Return the lowest and highest value of each of one expert's variables, ``(P,)``; wide ones by default."""
         lows = [SMALLEST_SCALE if name in self.positives else -LARGEST for name in self.variables]
         low = torch.tensor(lows, dtype=torch.float64).repeat_interleave(torch.tensor(self._sizes()))
         return low, torch.full_like(low, LARGEST)

@@ -4,7 +4,7 @@ r"""Local temperature scaling (LTS): one temperature for every voxel, from its n
     \text{(lts_ti)} \quad\text{(Eq. 7, 11)}
 
 A tree of convolutions makes the temperatures (below). One positive number divides all classes of a voxel, so no two
-change places; the winner is moved to zero first, so that near ties are not lost to an offset. On logits the temperature
+change places. The winner is moved to zero first, so that near ties are not lost to an offset. On logits the temperature
 sees their offset; on log-probabilities it does not. In volumes the last two axes are the plane and slices do not see
 each other, unless `full_3d`. 7 (25 C + 1) parameters, all of them identifiable (125 instead of 25 with `full_3d`; only
 discrete swaps of leaves change nothing).
@@ -22,7 +22,7 @@ Departures from the published code: a mean over each image and not over whatever
 instead of logits; the start of lts_ti.
 
 **The tree** of Ding et al. (2021), tau of Eq. 7 and 11. Seven convolutions with kernel 5 and dilation 2 see the
-features X of a voxel's neighbourhood: four leaves :math:`t_i` and three gates :math:`g_i`, mixed by sigmoids
+features X of a voxel's neighbourhood. They are four leaves :math:`t_i` and three gates :math:`g_i`, mixed by sigmoids
 :math:`\sigma`,
 
 .. math::
@@ -36,15 +36,15 @@ more leaf sees the image and one more gate the features, as in the original:
 :math:`t' = \sigma(g_4)\, t + \sigma(-g_4)\, t_I`.
 
 Departures from the published code: leaves start at zero and gates at small random numbers. Published, all start at
-zero, and then the four leaves get the same gradient for ever and the gates none: the tree never becomes more than one
-convolution (``gate_init="zeros"`` reproduces it). Softplus replaces the ReLU, whose gradient dies, and whose start is
-T = 2.
+zero, and then the four leaves get the same gradient for ever and the gates none. The tree never becomes more than one
+convolution (``gate_init="zeros"`` reproduces it). Softplus replaces the ReLU, whose gradient dies, and whose start is T
+= 2.
 
 **The margin.** A voxel's result depends on a window around it. Near the border the image is continued by reflection; an
-axis that is too short to be reflected is continued by its last value. :meth:`LookAround.inner_scores` takes logits that
-have the margin already and returns the scores of what is inside it. So a whole image and a piece cut out of it go the
-same way: :mod:`segcal.evaluation.slabs` applies a calibrator piece by piece, with the same result and bounded memory,
-and training sees crops as if they were whole.
+axis that is too short to be reflected is continued by its last value. :meth:`SeesNeighbours.inner_scores` takes logits
+that have the margin already and returns the scores of what is inside it. So a whole image and a piece cut out of it go
+the same way. :mod:`segcal.evaluation.slabs` applies a calibrator piece by piece, with the same result and bounded
+memory. Training sees crops as if they were whole.
 """
 
 import math
@@ -158,7 +158,7 @@ class TemperatureTree(nn.Module):
         return found.reshape(batch, depth, *found.shape[1:]).movedim(1, 2)
 
 
-class LookAround(Calibrator):
+class SeesNeighbours(Calibrator):
     """A calibrator whose temperatures are made by a tree of convolutions, so that voxels see their neighbours."""
 
     pointwise = False
@@ -201,7 +201,7 @@ class LookAround(Calibrator):
         self.tree.set_constant(before_positive(temperature))
 
 
-class LocalTemperatureScaling(LookAround):
+class LocalTemperatureScaling(SeesNeighbours):
     """Divide the logits of every voxel by a temperature of its own.
 
     Args:
@@ -242,7 +242,7 @@ class LocalTemperatureScaling(LookAround):
         return positive(values)
 
 
-class ImageTemperatureScaling(LookAround):
+class ImageTemperatureScaling(SeesNeighbours):
     """Divide all logits of an image by one temperature, which the image's log-probabilities decide.
 
     Args:

@@ -5,19 +5,19 @@ r"""Matrix scaling and Dirichlet calibration: affine maps of all classes, one fo
     \text{DC:}\quad q = S(W \log S(z) + b) \qquad\text{(Eq. 5, 10)}
 
 `weight` is W, `bias` is b. MS sees the raw logits, so it depends on their arbitrary offset unless all rows of W have
-one sum; DC sees canonical logits and is translation-invariant. Neither keeps the decision; forced to, both would
+one sum. DC sees canonical logits and is translation-invariant. Neither keeps the decision; forced to, both would
 collapse to temperature scaling (App. A.2). C (C + 1) parameters, C^2 - 1 identifiable: one vector added to all
 rows of (W, b) is lost in the softmax. The penalty (Eq. 15) reads the full W, without a reference row, so the
 identity costs nothing.
 
 **MS_c**, with equal row sums (Sec. 3.1): :math:`W \mathbf{1} = s \mathbf{1}`. `weight` holds the first C - 1 columns of
 W, `gauge` the common row sum s; the last column is what is missing to s. Then
-:math:`W z = W_{free} (z_{1..C-1} - z_C) + s z_C \mathbf{1}`: the last term is the same for all classes and is dropped,
-so only differences of logits are used and the map is translation-invariant to the last bit. s matters to the penalty.
+:math:`W z = W_{free} (z_{1..C-1} - z_C) + s z_C \mathbf{1}`. The last term is the same for all classes and is dropped.
+So only differences of logits are used and the map is translation-invariant to the last bit. s matters to the penalty.
 C^2 + 1 parameters, C (C - 1) identifiable.
 
 **CDC**, one Dirichlet map per predicted class (Sec. 3.2): :math:`q = S(W_i \log S(z) + b_i)`, i the winner, the first
-axis of `weight` and `bias`. The paper brings the winner into first place before it applies the map; for an
+axis of `weight` and `bias`. The paper brings the winner into first place before it applies the map. For an
 unconstrained map this only renames rows and columns and changes neither q nor the penalty, so classes keep their places
 here. It does not keep the decision: it is the unconstrained partner of CMS_ap and CMS_op. C^2 (C + 1) parameters,
 C (C^2 - 1) identifiable.

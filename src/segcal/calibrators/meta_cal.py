@@ -1,4 +1,4 @@
-r"""Meta-Cal: a temperature for sure voxels, nothing for unsure ones (Ma and Blaschko, ICML 2021).
+r"""Meta-Cal: a temperature where the entropy is low, nothing where it is high (Ma and Blaschko, ICML 2021).
 
 With the entropy :math:`h = -\sum_c S(z)_c \log S(z)_c` in nats and a threshold :math:`\gamma`,
 
@@ -6,13 +6,13 @@ With the entropy :math:`h = -\sum_c S(z)_c \log S(z)_c` in nats and a threshold 
 
 `threshold` is :math:`\gamma`, `inverse_temperature` is :math:`\beta`. A uniform distribution names no class: the
 decision of every voxel above the threshold is lost. This is `meta_cal`, which keeps nothing. By the tie rule of the
-package such a voxel falls to class 0; its lead there is made visible, so that flips, Dice and the audit see what was
-lost instead of taking a tie for a decision that was kept. `meta_cal_large_t` (Meta-Cal* of the selective-scaling paper)
-has :math:`S(\beta_u z)` above the threshold, with `inverse_temperature_unsure` :math:`\beta_u` = 1e-4 unless it is
-chosen on validation data: it keeps every order, and the winner a visible lead.
+package such a voxel falls to class 0. Its lead there is made visible. So flips, Dice and the audit see the loss, and
+take no tie for a kept decision. `meta_cal_large_t` (Meta-Cal* of the selective-scaling paper) has :math:`S(\beta_u z)`
+above the threshold, with `inverse_temperature_unsure` :math:`\beta_u` = 1e-4 unless it is chosen on validation data. It
+keeps every order, and the winner a visible lead.
 
 A new one has a threshold above any entropy: the identity. The threshold decides in jumps and is not identifiable in
-the sense of Table 2: 2 parameters, 1 identifiable; with a large temperature 3 and 2.
+the sense of Table 2: 2 parameters, 1 identifiable. With a large temperature they are 3 and 2.
 """
 
 from typing import Literal
@@ -83,18 +83,18 @@ class MetaCal(Calibrator):
         self.threshold = nn.Parameter(torch.tensor(NEVER, dtype=torch.float64))
         self.inverse_temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
         if above == "large_t":
-            unsure = 1 / (large_temperature or LARGE_TEMPERATURE)
-            self.inverse_temperature_unsure = nn.Parameter(torch.tensor(unsure, dtype=torch.float64))
+            above_t = 1 / (large_temperature or LARGE_TEMPERATURE)
+            self.inverse_temperature_unsure = nn.Parameter(torch.tensor(above_t, dtype=torch.float64))
             self.positives = ("inverse_temperature", "inverse_temperature_unsure")
             self.rests_on = "both inverse temperatures are positive"
 
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return tempered distances to the winner; above the threshold almost equal scores."""
         gaps = logits - logits.amax(dim=1, keepdim=True)
-        sure = entropy(gaps) < self.threshold.to(gaps.dtype)
-        return torch.where(sure, gaps * self.inverse_temperature.to(gaps.dtype), self._unsure(gaps))
+        below = entropy(gaps) < self.threshold.to(gaps.dtype)
+        return torch.where(below, gaps * self.inverse_temperature.to(gaps.dtype), self._above(gaps))
 
-    def _unsure(self, gaps: Tensor) -> Tensor:
+    def _above(self, gaps: Tensor) -> Tensor:
         if self.above == "uniform":
             equal = torch.zeros_like(gaps)
             return with_lead(equal, torch.zeros_like(gaps[:, 0], dtype=torch.int64))

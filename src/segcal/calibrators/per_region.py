@@ -5,19 +5,18 @@ is the new log-odds :math:`s_r`. Where every calibrator keeps its decision, :mat
 :math:`z_r > 0`, and masks and label maps stay as they are, bit by bit.
 
 **Nesting.** Let region i lie in region o, by their labels. Where :math:`z_i \le z_o` held, :math:`s_i \le s_o` is made
-to hold: two log-odds that stand the wrong way round are replaced by their mean, pair after pair, a few times over; what
-is left by then, next to nothing, is cut, inner to outer. The mean is the projection, in the divergence of the
-log-likelihood, onto probabilities that are nested. Labels are nested, so it never raises the sum of the two regions'
-losses at a voxel:
+to hold. Two log-odds in the wrong order are replaced by their mean, pair after pair, a few times over. What is left by
+then, next to nothing, is cut, inner to outer. The mean is the projection, in the divergence of the log-likelihood, onto
+probabilities that are nested. Labels are nested, so it never raises the sum of the two regions' losses at a voxel:
 
 .. math:: \ell(y, p) \ge \ell(y, q) + D(q \,\|\, p), \qquad
           q = \arg\min_{q_i \le q_o} D(q \,\|\, p) \;\Rightarrow\; \mathrm{logit}\, q = \tfrac12 (s_i + s_o) .
 
-Nor can it move a decision: both log-odds lie on one side of 0, because an inner one that was on has an outer one that
-was on. A calibrator that may move decisions promises nothing about nesting either, and is left as it is.
+Nor can it move a decision. Both log-odds lie on one side of 0, because an inner region that was on has an outer one
+that was on. A calibrator that may move decisions promises nothing about nesting either, and is left as it is.
 
 The result is :math:`\log p_r = \log \sigma(s_r)`, which is exact for probabilities near 0 and near 1. Rounding could
-put a probability next to 1/2 on the other side: it is kept two and four units of the type's rounding away from it.
+put a probability next to 1/2 on the other side. It is kept two and four units of the type's rounding away from it.
 """
 
 import math
@@ -34,7 +33,7 @@ from segcal.regions import Regions
 from segcal.types import Context, Logits, LogProbs
 
 # How often all pairs of regions are looked at: each time less than a quarter is left of what three in a row violate.
-SWEEPS = 8
+PASSES = 8
 
 
 class PerRegion(Holder):
@@ -90,7 +89,7 @@ class PerRegion(Holder):
 
     def _projected(self, odds: list[Tensor], logits: list[Tensor]) -> list[Tensor]:
         held = {(i, o): logits[i] <= logits[o] for i, o in self.regions.nested}
-        for _ in range(SWEEPS if held else 0):
+        for _ in range(PASSES if held else 0):
             for (i, o), were in held.items():
                 middle, turned = (odds[i] + odds[o]) / 2, were & (odds[i] > odds[o])
                 odds[i], odds[o] = (torch.where(turned, middle, odds[number]) for number in (i, o))

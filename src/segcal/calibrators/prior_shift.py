@@ -1,11 +1,11 @@
-r"""Prior shift: another calibrator, for a place where classes are more or less frequent than where it was fitted.
+r"""Prior shift: another calibrator, for a site where classes are more or less frequent than where it was fitted.
 
-With calibrated probabilities q of the inner calibrator, the class frequencies :math:`\pi` of the place it was fitted at
-and :math:`\pi'` of the new one, Bayes' rule gives
+Let q be calibrated probabilities of the inner calibrator, and the class frequencies :math:`\pi` at the site of the fit
+and :math:`\pi'` at the new one. Bayes' rule gives
 
 .. math:: s_k = \log q_k + a_k, \qquad a_k = \log \frac{\pi'_k}{\pi_k}, \qquad s_k \le s_i ,
 
-with the winner i of the logits: where the inner calibrator keeps the mask, a class that would rise above the winner
+with the winner i of the logits. Where the inner calibrator keeps the mask, a class that would rise above the winner
 stops beside it, so that the mask stays. The order of the other classes may change: argmax-preserving. Nothing is fitted
 to labels; :func:`segcal.adapt` estimates a.
 """
@@ -22,7 +22,7 @@ class PriorShift(Holder):
     """Weigh the probabilities of another calibrator by how much more frequent each class has become.
 
     Args:
-        inner: the calibrator of the place where labels were.
+        inner: the calibrator of the site where labels were.
     """
 
     name = "prior_shift"
@@ -42,7 +42,7 @@ class PriorShift(Holder):
         return self._weighed(self.inner.scores(logits, context), logits)
 
     def scores_at(self, logits: Tensor, context: Tensor | None = None) -> Tensor:
-        """Return the scores ``(C, n)`` of single voxels, whose surroundings are known."""
+        """Return the scores ``(C, n)`` of single voxels, whose neighbourhood is known."""
         return self._weighed(self.inner.scores_at(logits, context)[None], logits[None])[0]
 
     def _weighed(self, scores: Tensor, logits: Tensor) -> Tensor:

@@ -12,19 +12,19 @@ the model is under-confident. Another calibrator g can stand inside ("selective 
   :math:`\log g(z)`.
 
 The selector sees log-probabilities, and one positive factor a voxel keeps every order: translation-invariant and
-order-preserving, as far as g is. A temperature of 1e10 leaves the classes of a voxel equal in floating point; the
+order-preserving, as far as g is. A temperature of 1e10 leaves the classes of a voxel equal in floating point. The
 winner keeps a visible lead (:mod:`segcal.calibrators.tie_break`): the decision can be read from a float32 result too.
 
-The selector decides in jumps, so only the temperatures are identifiable in the sense of Table 2: 2 (or one and those
-of g), of :math:`5 C^2 + 6 C + 2` selector weights and 2 temperatures.
+The selector decides in jumps. So only the temperatures are identifiable in the sense of Table 2: 2 (or one and those of
+g), of :math:`5 C^2 + 6 C + 2` selector weights and 2 temperatures.
 
 **The selector** is a small network, voxel by voxel on :math:`x = \log(S(z) + 10^{-16})` in the order of the classes:
 
 .. math:: C \to C \to 2C \to C \to 2, \qquad h_{l+1} = \mathrm{ReLU}(W_l h_l + b_l),
 
 the last layer without ReLU; its two outputs stand for *wrong* and *right*. The published network has a batch
-normalisation before each ReLU, which is part of training alone: :mod:`segcal.fitting.selector` folds it into the
-weights, so that nothing here depends on a mode or on other voxels of a batch. `weight_l` and `bias_l` hold the layers.
+normalisation before each ReLU, which only training needs. :mod:`segcal.fitting.selector` folds it into the weights. So
+nothing here depends on a mode or on other voxels of a batch. `weight_l` and `bias_l` hold the layers.
 
 A new selector flags nothing: its first layer is the identity, all others are zero, and a tie is not *wrong*.
 """

@@ -7,20 +7,20 @@ r"""Calibrators that are tables, not trained by gradient: isotonic calibration a
 with f non-decreasing, fitted by isotonic regression of one-hot labels on probabilities over all pairs of voxel and
 class. f is a table: `points` and `values`, linear between points and constant beyond them; both have `knots` entries,
 of which repeated last ones mean nothing. f is the same for all classes and sees probabilities only: order-preserving
-and translation-invariant. Rounding need not be monotone, so tensor operations compute in descending order of the
-logits and cut by a running minimum, and kernels by steps that are; where f is flat, the winner keeps a visible lead
+and translation-invariant. Rounding need not be monotone. So tensor operations compute in descending order of the logits
+and cut by a running minimum; kernels use monotone steps. Where f is flat, the winner keeps a visible lead
 (:mod:`segcal.calibrators.tie_break`).
 
 `used` is 0 in a new one, which is the identity, and 1 after a fit. Tables are not trained by gradient: 2 `knots` - 1
 numbers, of which the scale of f is lost.
 
-With `foreground` it is the usual map of two classes instead: f maps the probability of class 1, and class 0 has the
+With `foreground` it is the usual map of two classes instead. f maps the probability of class 1, and class 0 has the
 rest (Zadrozny & Elkan, KDD 2002). It may move the decision.
 
 **Histogram binning** of the top label (Zadrozny and Elkan; the classical baseline).
 
 The confidence :math:`m = \max_c S(z)_c` falls into one of B bins, and the winner gets the accuracy :math:`a_b` that its
-bin had on the calibration set; the rest is spread over the other classes in proportion:
+bin had on the calibration set. The rest is spread over the other classes in proportion:
 
 .. math:: q_{\hat y} = a_b, \qquad q_c = (1 - a_b) \frac{p_c}{1 - m} \quad (c \ne \hat y).
 

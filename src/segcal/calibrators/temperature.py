@@ -8,7 +8,7 @@ r"""No calibration, temperature scaling (TS), and ensemble temperature scaling (
 
 `inverse_temperature` is :math:`\beta`; the likelihood is convex in it, not in T. A constant added to the logits
 becomes a constant in the scores: translation-invariant. Multiplication by a positive number keeps every order, and
-its rounding is monotone, so no two classes change places in floating point either; the winner is moved to zero
+its rounding is monotone, so no two classes change places in floating point either. The winner is moved to zero
 first, so that near ties are not lost to a large offset. 1 parameter, 1 identifiable.
 
 *ETS* is a mixture of tempered, original and uniform probabilities,
@@ -16,10 +16,9 @@ first, so that near ties are not lost to a large offset. 1 parameter, 1 identifi
 .. math:: q = w_1 S(\beta z) + w_2 S(z) + w_3 / C, \qquad w \ge 0,\ \textstyle\sum_k w_k = 1 \quad\text{(Eq. 6)}
 
 `inverse_temperature` is :math:`\beta`, `mixture` is w. Each term keeps the order of the classes and does not see an
-offset: translation-invariant, order-preserving. The sum is taken in the log domain. Rounding of exponentials
-need not be monotone, so tensor operations compute in descending order of the logits and cut by a running minimum,
-and kernels by steps that are monotone: no two classes change places in floating point. 4 parameters, 3 identifiable
-(the scale of w is lost).
+offset: translation-invariant, order-preserving. The sum is taken in the log domain. Rounding of exponentials need not
+be monotone. So tensor operations compute in descending order of the logits and cut by a running minimum; kernels use
+monotone steps. No two classes change places in floating point. 4 parameters, 3 identifiable (the scale of w is lost).
 """
 
 import math

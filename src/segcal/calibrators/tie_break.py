@@ -1,13 +1,13 @@
 r"""The winner's lead: what keeps a decision alive when probabilities become almost equal.
 
 With a temperature of 1e10 all probabilities of a voxel round to the same number, and the lowest class index would win.
-A lead of a few units in the last place of the type at hand survives the normalisation and changes no probability that
-anybody could measure: 1e-6 in float32, 2e-15 in float64. It is given in two places:
+A lead of a few units in the last place of the type at hand survives the normalisation and changes no probability
+measurably: it is 1e-6 in float32 and 2e-15 in float64. It is given in two places:
 
 - :func:`with_lead` to the scores of a calibrator that makes classes equal on purpose;
 - :func:`with_winner` to the log-probabilities of every calibrator that keeps the decision. Scores that differ by one
   unit in the last place become equal when they are scaled and normalised. Where ``argmax`` of the result would then
-  name another class than ``argmax`` of the input, all rivals that stand higher are lowered to
+  name another class than ``argmax`` of the input, all other classes that stand higher are lowered to
 
   .. math:: \log q_w\,(1 + 8 \epsilon) < \log q_w ,
 
@@ -64,7 +64,7 @@ def with_winner(log_probs: Tensor, logits: Tensor) -> Tensor:
 
 
 def _correction(log_probs: Tensor, logits: Tensor) -> Tensor:
-    """Return what is to be added; the sum is exact, since rivals that are lowered are neighbours of their limit."""
+    """Return what is to be added; the sum is exact, since lowered scores are neighbours of their limit."""
     log_probs, index = log_probs.detach(), winner(logits).unsqueeze(1)
     own = log_probs.gather(1, index)
     # A division by a large number: exporters take a factor near 1 for 1, and a term near 0 for 0.

@@ -10,7 +10,7 @@ The penalty is Eq. 15 on b; VS adds :math:`\lambda\, \mathrm{mean}_c (a_c - \bar
 scaling unpenalised. Parameters: 2C and C + 1; identifiable: 2C - 1 and C, since a constant in b is lost.
 
 With :math:`p = S(s)` and per-class features :math:`(z_c, 1)`, gradient and Hessian in (a, b) are sums over classes of
-:math:`(p - e_y)_c (z_c, 1)` and of :math:`p_c (\delta_{cd} - p_d)` times products of these features; a common a adds
+:math:`(p - e_y)_c (z_c, 1)` and of :math:`p_c (\delta_{cd} - p_d)` times products of these features. A common a adds
 up the rows and columns of its class.
 """
 

@@ -1,8 +1,8 @@
 r"""Calibrators that learn a function of single voxels by a small network: linear layers with ReLU between them.
 
-The last layer starts at zero, so that the output of a new network is zero, whatever its input; the layers before it
+The last layer starts at zero, so that the output of a new network is zero, whatever its input. The layers before it
 start at random numbers of variance 2 / inputs (He et al.), without which they could not learn. Multiplying a hidden
-unit's inputs and dividing its outputs by one positive number changes nothing: of the parameters, all but one for every
+unit's inputs and dividing its outputs by one positive number changes nothing. Of the parameters, all but one for every
 hidden unit are identifiable.
 
 **Parameterised temperature scaling (PTS)**: a temperature for every voxel, from its own prediction.
@@ -14,7 +14,7 @@ classes. Log-probabilities do not see an offset of the logits: translation-invar
 classes: every order is kept. c_0 and the form of T are those of :mod:`segcal.calibrators.local_temperature`: a new
 calibrator has T = 1 exactly.
 
-Departures from the paper: it takes the absolute value of the network's output, which can reach zero, and logits; its
+Departures from the paper: it takes the absolute value of the network's output, which can reach zero, and logits. Its
 loss is the squared error of probabilities, ours the likelihood. Two hidden layers of 5 and k = 10 are the paper's.
 
 **Intra order-preserving network (IOP)**: every gap between neighbouring classes is scaled by a learned factor.
@@ -24,12 +24,12 @@ network f sees the gaps and gives one positive factor for each,
 
 .. math:: y'_k - y'_{k+1} = m_k u_k, \qquad m = \epsilon + \log\left(1 + e^{f(u) + c_0}\right) > 0 .
 
-A gap stays a gap and a tie a tie, so every order is kept, strictly where factor times gap does not underflow; the
+A gap stays a gap and a tie a tie, so every order is kept, strictly where factor times gap does not underflow. The
 scores are sums of non-negative drops below the winner, so this holds in floating point. Gaps do not see an offset:
 translation-invariant. One network serves all classes: it sees sizes and not names ("order-invariant" in the paper).
 In a new calibrator all factors are 1.
 
-Departures from the released code: the network sees gaps instead of logits, which makes it translation-invariant; its
+Departures from the released code: the network sees gaps instead of logits, which makes it translation-invariant. Its
 default size is 32, 32 instead of 150, 150, because it runs on every voxel.
 """
 

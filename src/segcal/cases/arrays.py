@@ -70,8 +70,8 @@ class HeldCases(Cases):
     def read(self, case_id: str) -> Case:
         """Check and return one case."""
         raw = self.raw(case_id)
-        doubts: list[str] = []
-        members = self._members(raw, case_id, doubts)
+        kind_warnings: list[str] = []
+        members = self._members(raw, case_id, kind_warnings)
         disagreement = None
         if self._pooling_rule is not None and isinstance(raw.logits, list | tuple):
             (logits,), disagreement = self.decision.pool(members, [self._pooling_rule], self.wants_disagreement)
@@ -89,13 +89,13 @@ class HeldCases(Cases):
             image = _on_cpu(raw.image, f"images of case {case_id!r}")
         spacing = None if raw.spacing is None else tuple(float(size) for size in raw.spacing)
         group = self.groups.get(case_id)
-        return Case(case_id, logits, labels, mask, spacing, image, group, max(doubts, default=""), disagreement)
+        return Case(case_id, logits, labels, mask, spacing, image, group, max(kind_warnings, default=""), disagreement)
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
         """Yield the logits of one member after the other, before they are pooled."""
         yield from self._members(self.raw(case_id), case_id, [])
 
-    def _members(self, raw: Raw, case_id: str, doubts: list[str]) -> Iterator[Tensor]:
+    def _members(self, raw: Raw, case_id: str, kind_warnings: list[str]) -> Iterator[Tensor]:
         name = f"logits of case {case_id!r}"
         several = isinstance(raw.logits, list | tuple)
         if several and self._pooling_rule is None:
@@ -106,7 +106,7 @@ class HeldCases(Cases):
         for number, member in enumerate(raw.logits if several else [raw.logits]):
             called = f"member {number} of case {case_id!r}" if several else name
             logits = self.decision.logits(_on_cpu(member, called), self.kind, called)
-            doubts.append(self.decision.doubt(logits, self.kind))
+            kind_warnings.append(self.decision.kind_warning(logits, self.kind))
             yield logits
 
     @property

@@ -1,14 +1,15 @@
 """A case, and the interface through which every source of cases is read.
 
-A :class:`Cases` is an ordered collection of ids that reads one case at a time; it never holds more than the one
+A :class:`Cases` is an ordered collection of ids that reads one case at a time. It never holds more than the one
 it was asked for. Everything that fits, evaluates or applies takes a ``Cases`` and nothing else.
 
-Compiled loops do not look where they read. So what :meth:`Cases.read` returns, whoever wrote it, is looked at once more
-before anything works on it (:meth:`Cases.checked`): the smallest and largest value of logits and labels, and shapes.
+Compiled loops do not look where they read. So the result of any :meth:`Cases.read` is checked before anything works on
+it (:meth:`Cases.checked`): shapes, and the smallest and largest value of logits and labels.
 """
 
 import copy
 import hashlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -73,7 +74,7 @@ class Case:
         group: what must stay in one split (patient, video, site), or None.
         disagreement: ``(*space)``, how much the members disagree, or None where it was not asked for or is not known;
             of regions, ``(regions, *space)``.
-        doubt: why the scores hardly are of the declared kind, in a sentence; empty where nothing speaks against it.
+        kind_warning: a sentence that says why the scores are probably not of the declared kind; empty without a reason.
     """
 
     id: str
@@ -83,8 +84,17 @@ class Case:
     spacing: tuple[float, ...] | None = None
     image: Tensor | None = None
     group: str | None = None
-    doubt: str = ""
+    kind_warning: str = ""
     disagreement: Tensor | None = None
+
+    @property
+    def doubt(self) -> str:
+        """Deprecated: the old name of `kind_warning`."""
+        text = (
+            "`Case.doubt` is the old name of `Case.kind_warning`, which is needed from the next release on. Use that."
+        )
+        warnings.warn(text, FutureWarning, stacklevel=2)
+        return self.kind_warning
 
     @property
     def context(self) -> Context:
@@ -231,12 +241,12 @@ class Cases(ABC):
 
     @property
     def decision(self) -> MaskDecision:
-        """What is decided for each voxel, and all that follows from it."""
+        """The decision rule for each voxel, and all that follows from it."""
         return decision_of(self.regions, self.num_classes)
 
     @property
     def num_labels(self) -> int:
-        """How many labels there can be; those that belong to no region are where none is."""
+        """The number of possible labels; those that belong to no region are where none is."""
         return self.decision.num_labels
 
     @property
@@ -249,7 +259,7 @@ class Cases(ABC):
 
         A softmax throws the offset :math:`F(z) = \log\sum_c e^{z_c}` away: of probabilities, :math:`\log p = z - F(z)`
         is all that can be had. A calibrator that depends on the offset (vs, ms, lts) would be fitted to numbers that
-        are not the network's, and would give other results when it meets real logits.
+        are not the network's. On real logits it would give other results.
         """
         if translation_invariant or self.has_offset:
             return
@@ -271,7 +281,7 @@ class Cases(ABC):
     def split(self, cal: int, val: int = 0, seed: int = 0, group: Grouping | None = None) -> Split[Self]:
         """Draw calibration, validation and test cases at random.
 
-        Cases of one group stay together; a group is drawn whole, so with groups `cal` and `val` are filled as far as
+        Cases of one group stay together. A group is drawn whole, so with groups `cal` and `val` are filled as far as
         whole groups allow and never exceeded. Groups are those that the collection knows, or `group`: case id -> group
         name; or a regular expression whose one group finds it in the id; or the path of a CSV file with the columns id,
         group.

@@ -1,8 +1,9 @@
 """Looking at every case of a collection before anything is fitted: what is in it, and what is wrong with it.
 
-Nothing stops at the first problem: a damaged file, a label that does not exist, padding that pretends to be a
-prediction and a label map that is not the argmax each become a line of the result. What only all cases together show
-(labels that are mirrored or of another case, members or cases that are there twice) is judged from glances at them.
+Nothing stops at the first problem. Damaged files, labels that do not exist, padding that looks like a prediction, and
+label maps that are not the argmax each become a line of the result. Some problems are visible only in all cases
+together: mirrored labels, labels of another case, members or cases that are there twice. They are judged from the
+profiles of cases.
 """
 
 import re
@@ -20,11 +21,11 @@ from segcal.cases.base import CaseError, Cases
 from segcal.cases.decision import MaskDecision
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Stored
-from segcal.cases.glance import Glance, digest_of, glance, glance_at
 from segcal.cases.loader import as_cases
 from segcal.cases.open import open_cases
 from segcal.cases.parallel import Workers, map_ids
-from segcal.cases.suspicion import doubtful_kind, single_folds
+from segcal.cases.profile import Profile, digest_of, profile, profile_at
+from segcal.cases.suspicion import single_folds, suspect_kind
 from segcal.cases.watch import Ensemble, Member, Watch, look_at, look_at_case
 from segcal.checks import as_tensor, check_mask
 from segcal.errors import InputError
@@ -66,7 +67,7 @@ class Seen(NamedTuple):
 
     problems: list[Problem]
     row: CaseRow | None = None
-    glance: Glance | None = None
+    profile: Profile | None = None
     members: tuple[Member, ...] = ()
 
 
@@ -178,12 +179,12 @@ def check(
         result.problems.extend(seen.problems)
         if seen.row is not None:
             result.rows.append(seen.row)
-        if seen.glance is not None:
-            watch.add(seen.glance)
+        if seen.profile is not None:
+            watch.add(seen.profile)
         ensemble.add(seen.members)
         if progress is not None:
             progress(case_id)
-    suspected = watch.found() + ensemble.found() + (doubtful_kind(cases) if cases.regions else [])
+    suspected = watch.found() + ensemble.found() + (suspect_kind(cases) if cases.regions else [])
     result.suspicions = len(suspected)
     result.problems.extend(Problem(None, "warning", one.text, one.ids) for one in suspected)
     result.problems.extend(Problem(None, "note", one.text) for one in single_folds(cases.origin))
@@ -223,7 +224,7 @@ def check_read(cases: Cases, case_id: str) -> Seen:
         return Seen([_failure(case_id, error)])
     found = _padding(cases, case_id, "it", case.logits.numpy(), case.mask)
     row = _row(case_id, cases.decision, cases.decision.mask(case.logits), case.mask, case.labels, case.logits)
-    return Seen(found, row, glance_at(case, cases.decision), members)
+    return Seen(found, row, profile_at(case, cases.decision), members)
 
 
 def check_files(cases: FileCases, case_id: str) -> Seen:
@@ -250,7 +251,7 @@ def check_files(cases: FileCases, case_id: str) -> Seen:
     if any(problem.severity == "error" for problem in problems):
         return Seen(problems, row)
     digest = b"".join(member.digest for member in members)
-    own = glance(case_id, digest, decided, cases.decision.true_map(labels), valid, cases.decision.values)
+    own = profile(case_id, digest, decided, cases.decision.true_map(labels), valid, cases.decision.values)
     return Seen(problems, row, own, tuple(members))
 
 
@@ -289,9 +290,9 @@ def check_member(cases: FileCases, case_id: str, number: int, first: Tensor | No
         logits = cases.to_logits(stored, member, str(member.path(case_id)))
         mask = decision.mask(logits)
         decided = decision.map(mask)
-        problems = _doubts(cases, case_id, number, stored, decision.label_map(mask).numpy())
-        if doubt := cases.doubt(logits, member):
-            problems.append(Problem(case_id, "warning", f"{member.path(case_id)}: {doubt}"))
+        problems = _kind_warnings(cases, case_id, number, stored, decision.label_map(mask).numpy())
+        if kind_warning := cases.kind_warning(logits, member):
+            problems.append(Problem(case_id, "warning", f"{member.path(case_id)}: {kind_warning}"))
     except InputError as error:
         return _Checked([_failure(case_id, error)])
     if first is not None and decided.shape != first.shape:
@@ -307,8 +308,8 @@ def _failure(case_id: str, error: InputError) -> Problem:
     return Problem(case_id, "error", error.reason if isinstance(error, CaseError) else str(error))
 
 
-def _doubts(cases: FileCases, case_id: str, number: int, stored: Stored, label_map: np.ndarray) -> list[Problem]:
-    """Return what is possible but seldom meant."""
+def _kind_warnings(cases: FileCases, case_id: str, number: int, stored: Stored, label_map: np.ndarray) -> list[Problem]:
+    """Return what is possible but rarely intended."""
     member = cases.members[number]
     path = member.path(case_id)
     found = _padding(cases, case_id, path, np.asarray(stored.values), stored.mask)

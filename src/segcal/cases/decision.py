@@ -2,8 +2,8 @@
 
 Readers, checks and writers ask it, so that none of them tells class models and region models apart: the two answer the
 same questions. Classes exclude each other, and a mask is ``(*space)``, the lowest-index maximum. Regions overlap, and a
-mask is ``(regions, *space)``, on above a logit of 0 (:mod:`segcal.regions`). For comparisons that know one number per
-voxel only, a mask has a *map*: the class, or the last region that is on, counted from 1.
+mask is ``(regions, *space)``, on above a logit of 0 (:mod:`segcal.regions`). Some comparisons know one number per voxel
+only. For these a mask has a *map*: the class, or the last region that is on, counted from 1.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from segcal.cases.keep_argmax import keep_binary_decision, keep_decision, keep_side, lowest_argmax
-from segcal.cases.kinds import Padding, doubt_about, find_padding, region_logits, to_log_domain
+from segcal.cases.kinds import Padding, find_padding, kind_warning_of, region_logits, to_log_domain
 from segcal.checks import MAX_CLASSES
+from segcal.kernels.compare_winner import BELOW, compare_winner
 from segcal.numerics import winner
 from segcal.pooling import pool_each, pool_regions
 from segcal.regions import Regions
@@ -54,9 +55,9 @@ class _Classes:
         """Pool the logits of members in each way, and say where they disagree if that is asked for."""
         return pool_each(members, hows, disagreement)
 
-    def doubt(self, logits: Tensor, kind: Kind) -> str:
+    def kind_warning(self, logits: Tensor, kind: Kind) -> str:
         """Return why logits of one member hardly are of the declared kind; empty where nothing speaks against it."""
-        return doubt_about(logits, kind)
+        return kind_warning_of(logits, kind)
 
     def padding(self, values: np.ndarray, mask: np.ndarray | None, kind: Kind) -> Padding | None:
         """Return the vector that fills a large share of the scores, where that is no prediction."""
@@ -84,7 +85,7 @@ class _Classes:
 
     def changed(self, scores: Tensor, mask: Tensor) -> Tensor:
         """Return where scores decide otherwise than a mask, ``(*space)``; a tie with it decides as it does."""
-        return scores.amax(0) > scores.gather(0, mask[None])[0]
+        return torch.from_numpy(compare_winner(scores, mask) == BELOW)
 
     def structures(self, count: int, background: bool) -> range:
         """Return the outputs that are structures, of so many; class 0 is none if it is background."""
@@ -170,7 +171,7 @@ class _Regions:
         self._regions = regions
         self.task, self.values = regions.to_plain(), len(regions) + 1
 
-    def doubt(self, logits: Tensor, kind: Kind) -> str:
+    def kind_warning(self, logits: Tensor, kind: Kind) -> str:
         return ""
 
     def padding(self, values: np.ndarray, mask: np.ndarray | None, kind: Kind) -> Padding | None:

@@ -18,11 +18,11 @@ from segcal.cases.formats import Format, Stored
 from segcal.cases.formats.base import check_folder, find_files
 from segcal.cases.formats.ome_zarr import read_ome_labels
 from segcal.cases.geometry import Geometry, check_alike, file_geometry
-from segcal.cases.glance import digest_of
 from segcal.cases.kept import Read, Rest, narrow
 from segcal.cases.kinds import filled
 from segcal.cases.labels import Axes, LabelMap, read_channels, read_label_file
 from segcal.cases.nifti_file import EXTENSIONS
+from segcal.cases.profile import digest_of
 from segcal.cases.raster_file import EXTENSIONS as MAPS
 from segcal.cases.records import input_digest
 from segcal.cases.remote import Remote
@@ -129,7 +129,7 @@ class FileCases(Cases):
         image_folder: where images are, or None.
         ignore: the label that does not count.
         has_labels: whether there are labels, in a folder of their own or with the scores.
-        ignore_geometry: whether files of one case may say that they lie in different places.
+        ignore_geometry: whether files of one case may say that they lie at different positions.
         footprint: what is done to a case, and the memory for it; a case that needs more is refused before it is read.
     """
 
@@ -184,17 +184,17 @@ class FileCases(Cases):
     def _read(self, case_id: str, rules: Sequence[str]) -> Read:
         """Read a case in one pass over its members."""
         facts: list[Stored] = []
-        doubts: list[str] = []
+        kind_warnings: list[str] = []
         seen = _MembersSeen(self, case_id)
         wanted = self.wants_disagreement or (self.kept is not None and self.kept.disagreement)
-        members = self._member_logits(case_id, facts, doubts)
+        members = self._member_logits(case_id, facts, kind_warnings)
         pooled, disagreement = self.decision.pool(seen.watch(members), rules, wanted)
         space = tuple(pooled[0].shape[1:])
         mask = self._mask(facts, case_id, space)
         labels, spacing = self.read_labels(case_id, space, facts[0], mask)
         self.check_geometry(case_id)
         image = None if self.image_folder is None else torch.from_numpy(self.image_folder.read(case_id, space))
-        rest = Rest(mask=mask, spacing=spacing, image=image, doubt=max(doubts, default=""))
+        rest = Rest(mask=mask, spacing=spacing, image=image, kind_warning=max(kind_warnings, default=""))
         return Read(
             logits=dict(zip(rules, pooled, strict=True)),
             disagreement=disagreement,
@@ -239,9 +239,9 @@ class FileCases(Cases):
         values = filled(np.asarray(stored.values), stored.mask, kind) if member.blanks else stored.values
         return self.decision.logits(values, kind, name)
 
-    def doubt(self, logits: Tensor, member: Format) -> str:
+    def kind_warning(self, logits: Tensor, member: Format) -> str:
         """Return why one member's logits hardly are of the declared kind; nothing of a format that knows its own."""
-        return "" if member.values_kind is not None else self.decision.doubt(logits, self.kind)
+        return "" if member.values_kind is not None else self.decision.kind_warning(logits, self.kind)
 
     def read_labels(
         self, case_id: str, space: tuple[int, ...], stored: Stored, mask: Tensor | None = None
@@ -317,13 +317,13 @@ class FileCases(Cases):
         folders += [] if self.label_folder is None else [self.label_folder]
         return next((each.remote for each in folders if each.remote is not None and each.folder == path.parent), None)
 
-    def _member_logits(self, case_id: str, facts: list[Stored], doubts: list[str]) -> Iterator[Tensor]:
+    def _member_logits(self, case_id: str, facts: list[Stored], kind_warnings: list[str]) -> Iterator[Tensor]:
         shape = None
         for number, member in enumerate(self.members):
             stored = self.read_member(case_id, number)
             name = str(member.path(case_id))
             logits = self.to_logits(stored, member, name)
-            doubts.append(self.doubt(logits, member))
+            kind_warnings.append(self.kind_warning(logits, member))
             shape = shape or tuple(logits.shape)
             if tuple(logits.shape) != shape:
                 raise InputError(

@@ -1,11 +1,11 @@
 r"""Geometry: where the voxels of files lie in scanner space, and whether the files of one case lie on each other.
 
-Two arrays of one shape may be of different places: a label map of another visit, or one that a tool mirrored. Headers
-tell: an affine takes a voxel :math:`i` as stored (x, y, z) to :math:`A i + o`, millimetres to the right, to the front
-and upwards (RAS). Two files agree where each corner of one volume lies within :data:`TOLERANCE` of the smallest voxel
-from that of the other. A corner moves most of all voxels, so it speaks of origin, voxel size and direction at once.
-Rounding in headers moves corners by a hundredth of a voxel; the smallest fault that is made, corners of voxels taken
-for their centres, by half a voxel. A quarter stands between the two.
+Two arrays of one shape may be at different positions: a label map of another visit, or one that a tool mirrored.
+Headers tell: an affine takes a voxel :math:`i` as stored (x, y, z) to :math:`A i + o`, millimetres to the right, to the
+front and upwards (RAS). Two files agree where each corner of one volume lies within :data:`TOLERANCE` of the smallest
+voxel from that of the other. A corner moves most of all voxels, so it speaks of origin, voxel size and direction at
+once. Rounding in headers moves corners by a hundredth of a voxel. The smallest fault in practice, corners of voxels
+taken for their centres, moves them by half a voxel. A quarter stands between the two.
 
 NIfTI has its position in the sform, else in the qform; with neither (both codes 0) a file says nothing about it.
 nnU-Net's properties hold the affine of nibabel, or origin, voxel size and direction of SimpleITK, whose axes point to
@@ -31,7 +31,7 @@ _TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
 class Geometry(NamedTuple):
-    """What a file says about its place; `affines` are ``(4, 4)``, the first the one that counts."""
+    """The position of a file in space; `affines` are ``(4, 4)``, the first the one that counts."""
 
     path: Path
     affines: tuple[np.ndarray, ...]
@@ -98,7 +98,7 @@ def raster_geometry(path: Path) -> list[Geometry]:
 
 
 def file_geometry(path: Path, axes: Axes | None) -> list[Geometry]:
-    """Return what a file of labels or images says about its place; most formats say nothing."""
+    """Return what a file of labels or images says about its position; most formats say nothing."""
     if path.name.lower().endswith(raster_file.EXTENSIONS):
         return raster_geometry(path)
     return nifti_geometry(path, axes) if path.name.lower().endswith(EXTENSIONS) else []

@@ -2,19 +2,18 @@ r"""Keeping a decision through rounding.
 
 A calibrator that keeps the mask leaves the old winner :math:`w` with :math:`s_w \ge s_j` for all classes. Rounded to a
 file's float16 or float32, two scores can become equal, and then a lowest-index ``argmax`` may name another class
-(definitions 13.8). :func:`keep_decision` lowers such rivals by the least amount that the number type allows: those
-with a lower index to the next number below :math:`s_w`, the others to :math:`s_w` itself. The winner's own value
+(definitions 13.8). :func:`keep_decision` lowers such classes by the least amount that the number type allows. Those
+with a lower index go to the next number below :math:`s_w`, the others to :math:`s_w` itself. The winner's own value
 never changes, no value rises, and a voxel whose winner is right already is not touched.
 
-A rival that is above the winner by more than rounding can explain is a changed decision: that is an error, not
-something to be hidden.
+Another class that is above the winner by more than rounding can explain is a changed decision, which is an error.
 """
 
 import numpy as np
-import torch
 
 from segcal.checks import as_tensor
 from segcal.errors import InputError
+from segcal.kernels.compare_winner import WINS, compare_winner
 from segcal.numerics import winner as decide
 
 # exp, log and the division by a sum are each within two units in the last place, and rounding adds one.
@@ -29,7 +28,7 @@ def keep_decision(values: np.ndarray, winner: np.ndarray, name: str = "values") 
     >>> keep_decision(np.array([[0.5], [0.5]], np.float16), np.array([1])).T
     array([[0.4998, 0.5   ]], dtype=float16)
     """
-    wrong = _other_winner(values, winner)
+    wrong = compare_winner(as_tensor(values, "values"), as_tensor(winner, "winner")) != WINS
     if not wrong.any():
         return values
     scores = values[:, wrong]
@@ -46,21 +45,10 @@ def keep_decision(values: np.ndarray, winner: np.ndarray, name: str = "values") 
         )
     below = np.nextafter(own, np.asarray(-np.inf, own.dtype))
     lower_index = np.arange(len(scores))[:, None] < wanted
-    rival = np.arange(len(scores))[:, None] != wanted
+    others = np.arange(len(scores))[:, None] != wanted
     limit = np.where(lower_index, below, own)
-    values[:, wrong] = np.where(rival, np.minimum(scores, limit), scores)
+    values[:, wrong] = np.where(others, np.minimum(scores, limit), scores)
     return values
-
-
-def _other_winner(values: np.ndarray, winner: np.ndarray) -> np.ndarray:
-    """Return where another class than `winner` is the lowest-index maximum; sought only where several may be."""
-    scores, wanted = as_tensor(values, "values"), as_tensor(winner, "winner")
-    highest = scores.amax(0)
-    own = scores.gather(0, wanted.long()[None])[0]
-    doubtful = ((own < highest) | ((scores == highest).sum(0, dtype=torch.int32) > 1)).numpy()
-    if doubtful.any():
-        doubtful[doubtful] = lowest_argmax(values[:, doubtful]) != winner[doubtful]
-    return doubtful
 
 
 def lowest_argmax(values: np.ndarray) -> np.ndarray:

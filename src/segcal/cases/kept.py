@@ -1,10 +1,10 @@
-"""What a command keeps of the cases that it has read, so that their files are opened once.
+"""Cases that a command keeps after it has read them, so that their files are opened once.
 
-A case is read in one pass over its members: pooled in every way among which a choice is free, with the classes that
-each member decides. It is kept for whoever asks next, while all that is kept takes at most `room` bytes; of what is
-beyond, the cases that are under way stay until they are released, and files are opened again. What is given out is
-shared, so nobody writes into it. A process that works on cases begins with nothing kept, and keeps nothing beyond the
-cases under way.
+A case is read in one pass over its members. It is pooled in every way among which a choice is free, with the decisions
+of each member. It is kept for whoever asks next, while all that is kept takes at most `room` bytes. Of what is beyond,
+the cases that are under way stay until they are released, and files are opened again. What is given out is shared, so
+nobody writes into it. A process that works on cases begins with nothing kept, and keeps nothing beyond the cases under
+way.
 """
 
 from collections.abc import Hashable
@@ -18,7 +18,7 @@ from segcal.memory import free_memory
 
 # Bytes that may be kept, where a quarter of what is free is more.
 ROOM = 1 << 30
-# The same where only a few cases are looked at again, for their pictures.
+# The same where only a few cases are looked at again, for their images.
 PICTURED = 1 << 28
 # One that is worked on, and one that a thread reads meanwhile.
 UNDER_WAY = 2
@@ -30,7 +30,7 @@ class Rest(TypedDict, total=False):
     mask: Tensor | None
     spacing: tuple[float, ...] | None
     image: Tensor | None
-    doubt: str
+    kind_warning: str
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,19 @@
 r"""From what is on disk to the log domain, by the declared kind; never guessed from values.
 
 - ``logits``: finite scores, taken as they are.
-- ``probs``: probabilities that sum to 1. Zeros cannot be logged, so :math:`p` is clipped from below, renormalised
-  and logged (definitions: 1e-7 for float32 and float16, whose next value below 1 is 1 - 6e-8; 1e-15 for float64).
+- ``probs``: probabilities that sum to 1. Zeros cannot be logged, so :math:`p` is clipped from below, renormalised and
+  logged. The limit is 1e-7 for float32 and float16, whose next value below 1 is 1 - 6e-8, and 1e-15 for float64
+  (definitions).
 - ``sigmoid``: one foreground probability a voxel, with or without a channel axis of length one;
   it becomes two classes :math:`(\log(1 - p), \log p)`. Of declared regions, one probability each
   (:func:`region_logits`).
 
 Clipping, dividing by the sum and the logarithm round; the winning class of every voxel stays that of the stored values.
 
-Two things are looked at in values, to warn and never to decide: whether scores look like those of another kind
-(:func:`doubt_about`), and whether one constant vector fills the image. nnU-Net fills the outside of its cropping box
-with (1, 0, ..., 0). Exported as logits, that vector has a softmax of e / (e + C - 1), a confidence that no network
-gave; it rules every fit and every metric (definitions 13.1). It is looked for by its exact value: among real logits of
+Values are checked for two warnings, which never decide anything: whether scores look like those of another kind
+(:func:`kind_warning_of`), and whether one constant vector fills the image. nnU-Net fills the outside of its cropping
+box with (1, 0, ..., 0). Exported as logits, that vector has a softmax of e / (e + C - 1), a confidence that no network
+gave. It rules every fit and every metric (definitions 13.1). It is looked for by its exact value: among real logits of
 a network, hardly two voxels are equal.
 """
 
@@ -46,7 +47,9 @@ LIKE_PARTS = (
     "probabilities do. Divide by that and declare kind='probs' if so."
 )
 LIKE_MASKS = "scores have two values in all, as hard masks do, which have no confidence. Export what the network gave."
-LIKE_BYTES = "scores are declared as logits, but all are whole numbers, as of pictures. Export what the network gave."
+LIKE_BYTES = (
+    "scores are declared as logits, but all are whole numbers, as of 8-bit images. Export what the network gave."
+)
 LIKE_SQUASHED = (
     "no two classes of a voxel are further apart than 1 in log odds, as where probabilities are taken for logits or "
     "put through a softmax again. Declare kind='probs' or kind='sigmoid' if so, or export what the network gave."
@@ -133,20 +136,22 @@ def like_probabilities(scores: object) -> bool:
     return bool(((values.sum(dim=0, dtype=torch.float64) - 1).abs() <= SUM_TOLERANCE).all())
 
 
-def doubt_about(logits: Tensor, kind: Kind) -> str:
+def kind_warning_of(logits: Tensor, kind: Kind) -> str:
     r"""Return in a sentence why scores ``(classes, *space)``, in the log domain, hardly are what they were declared as.
 
     Of logits: probabilities, or multiples of them (percent, 0 to 255); whole numbers. Of all kinds: two values alone;
     and log odds of at most 1, which :math:`\log(e^{p_a} / e^{p_b}) = p_a - p_b` gives where probabilities go through a
-    softmax again. Empty where nothing speaks against the kind; some voxels are looked at first, and all in doubt.
+    softmax again. Empty where nothing speaks against the kind; some voxels are looked at first, and all of them only
+    where those are suspicious.
     """
     flat = logits.detach().cpu().numpy().reshape(len(logits), -1)
     chosen = np.unique(np.linspace(0, max(flat.shape[1] - 1, 0), SAMPLE).astype(np.int64))
     some = flat[:, chosen] if flat.size else flat
+    some = some.astype(np.result_type(some, np.float32), copy=False)  # numpy is slow at half types
     looks = list(_LOOKS) if kind == "logits" else [_two_values, _squashed]
     if flat.shape[1] < FEWEST or len(flat) < 2:
         looks = [_probs] if kind == "logits" else []
-    return next((doubt for look in looks if look(some) and (doubt := look(flat))), "")
+    return next((kind_warning for look in looks if look(some) and (kind_warning := look(flat))), "")
 
 
 def _probs(flat: np.ndarray) -> str:

@@ -5,8 +5,8 @@ Labels: npy, npz, PNG (8 or 16 bit, palette index), NIfTI and GeoTIFF, whose nod
 has them (``CASE_0000.nii.gz``, ``CASE_0001...``).
 
 NIfTI stores (x, y, z); arrays that were made with SimpleITK or nnU-Net are (z, y, x). Where the scores are not NIfTI
-themselves, `axes` says which of the two they follow, and nothing is transposed on a guess: if the shapes do not decide
-the question, the reader asks.
+themselves, `axes` says which of the two they follow. Nothing is transposed on a guess: if the shapes do not decide, the
+reader asks.
 """
 
 import warnings
@@ -52,7 +52,7 @@ def read_label_file(path: Path, space: tuple[int, ...], axes: Axes | None = None
         values = read_npz(path, key)
     else:
         values = _read_png(path)
-        if len(space) == 3 and space[0] == 1:  # nnU-Net keeps pictures as volumes of one slice
+        if len(space) == 3 and space[0] == 1:  # nnU-Net keeps 2-D images as volumes of one slice
             values = values[None]
     return LabelMap(_whole(values, path), path)
 
@@ -88,28 +88,28 @@ def _read_raster(path: Path) -> LabelMap:
 
 
 @contextmanager
-def _picture(path: Path, formats: tuple[str, ...], channels: int) -> Iterator[Image.Image]:
-    """Open a picture that fits in memory; one bit may become `channels` numbers of four bytes."""
+def _image(path: Path, formats: tuple[str, ...], channels: int) -> Iterator[Image.Image]:
+    """Open an image that fits in memory; one bit may become `channels` numbers of four bytes."""
     with reading(path), warnings.catch_warnings():
         # Its own limit is a warning at 89 million pixels; ours is the machine's memory.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        with Image.open(path, formats=formats) as picture:
-            size = (channels, picture.height, picture.width)
+        with Image.open(path, formats=formats) as image:
+            size = (channels, image.height, image.width)
             check_array(path, size, np.dtype(np.int32), path.stat().st_size, 32 * channels * DEFLATE_RATIO)
-            yield picture
+            yield image
 
 
 def _read_png(path: Path) -> np.ndarray:
-    with _picture(path, ("PNG",), 1) as picture:
-        if picture.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
+    with _image(path, ("PNG",), 1) as image:
+        if image.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
             raise InputError(
-                f"{path} is a colour picture ({picture.mode}), but one class index a pixel is needed. "
+                f"{path} is a colour image ({image.mode}), but one class index a pixel is needed. "
                 "Save labels as 8 or 16 bit greyscale or with a palette."
             )
         with path.open("rb") as stream:
             depth = (stream.read(25)[24:] or b"\0")[0]
-        values = np.array(picture)
-        if picture.mode == "L" and depth in (2, 4):  # the library stretches few-bit grey to 0..255
+        values = np.array(image)
+        if image.mode == "L" and depth in (2, 4):  # the library stretches few-bit grey to 0..255
             values //= 255 // (2**depth - 1)
     return values
 
@@ -141,11 +141,11 @@ def read_channels(path: Path, space: tuple[int, ...], axes: Axes | None) -> np.n
             values, valid = raster_file.raster_values(file)
             values = np.asarray(values if valid is None else np.where(valid, values, 0), np.float32)
     else:
-        with _picture(path, ("PNG", "JPEG"), 3) as picture:
-            grey = picture.mode in ("1", "L", "I", "I;16", "I;16B", "F")
-            values = np.array(picture if grey else picture.convert("RGB"), np.float32)
+        with _image(path, ("PNG", "JPEG"), 3) as image:
+            grey = image.mode in ("1", "L", "I", "I;16", "I;16B", "F")
+            values = np.array(image if grey else image.convert("RGB"), np.float32)
         values = values[None] if values.ndim == 2 else values.transpose(2, 0, 1)
-    # A picture of one slice, as nnU-Net keeps it, and an image without a channel axis.
+    # A 2-D image of one slice, as nnU-Net keeps it, and an image without a channel axis.
     if values.ndim == len(space) and values.shape[1:] != space[1:] and space[0] == 1:
         values = values[:, None]
     return values[None] if values.ndim == len(space) else values

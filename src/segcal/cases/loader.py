@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from segcal.arguments import shown, typed
 from segcal.cases.arrays import ArrayCases, HeldCases, Raw, check_length
 from segcal.cases.base import Cases
-from segcal.cases.glance import digest_of
+from segcal.cases.profile import digest_of
 from segcal.checks import as_tensor, memory_limit
 from segcal.errors import InputError
 

@@ -38,7 +38,7 @@ class MaskCases:
         class_names: names of the labels from 0 on.
         ignore: the true label of voxels that do not count.
         label_axes: how true labels in NIfTI follow predictions that are other arrays.
-        ignore_geometry: go on although headers say that files of one case lie in different places.
+        ignore_geometry: go on although headers say that files of one case lie at different positions.
     """
 
     @typed

@@ -90,8 +90,8 @@ def _unit(image: Any) -> int:
 def spacing(image: Any, axes: int = 3) -> tuple[float, ...] | None:
     """Return the voxel size in millimetres along the first axes of space, or None where the header has none.
 
-    It has none where it cannot be computed with, and where it is what a library writes that was told nothing: voxels of
-    exactly one, of no unit.
+    It has none where it cannot be computed with, or where it is the default of a library: voxels of exactly one, of no
+    unit.
     """
     sizes = usable_spacing(image.header.get_zooms()[: min(axes, 3)])
     if sizes is None or (_unit(image) == 0 and set(sizes) == {1.0}):

@@ -1,7 +1,7 @@
 """Opening folders of predictions: which format they have, which case has which files, and what does not fit together.
 
-Everything that can be said before values are read is said here, all of it at once: cases that one member or the labels
-lack, formats that could be two things, kinds that were not declared. Nothing is concluded from values.
+All that can be checked before values are read is reported here, at once. This is cases that one member or the labels
+lack, ambiguous formats, and kinds that were not declared. Nothing is concluded from values.
 """
 
 import inspect
@@ -35,8 +35,8 @@ def _declared(text: str, plain: type = str, default: Any = None, **more: Any) ->
 class ReadOptions:
     """All that can be declared about predictions; nothing of it is guessed from values.
 
-    The metadata of each field, for command lines and protocols: a sentence (`help`), its type in a text (`plain`), and
-    where there are any its `choices`, the name of its value (`metavar`), and whether it is a `path`.
+    The metadata of each field, for command lines and protocols: a sentence (`help`) and its type in a text (`plain`).
+    Some have `choices`, the name of the value (`metavar`), and whether it is a `path`.
     """
 
     kind: str | None = _declared("type of the scores; nnU-Net folders and the segcal store declare it", choices=KINDS)

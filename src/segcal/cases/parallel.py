@@ -1,15 +1,15 @@
 """One function over many cases: in this process or in several, with failures set apart.
 
-Results come in the order of the ids, whatever finishes first; at most two cases a worker are under way, so memory does
+Results come in the order of the ids, whatever finishes first. At most two cases a worker are under way, so memory does
 not grow with the number of cases. A case that cannot be read fails alone. An interruption (Ctrl-C) lets the cases that
 are under way finish and starts no other.
 
-In one process, threads work one case ahead and one behind: while a case is worked on, one reads the next case and
-another writes the last one, so that at most one case more is in memory for each. Cases are read, and written, one after
-the other, and what goes wrong is raised when it is the turn of the case, so that nothing shows but the time.
+In one process, one thread reads the next case and another writes the last one while a case is worked on. At most one
+more case is in memory for each. Cases are read, and written, one after the other. An error is raised when it is the
+turn of the case, so only the time differs.
 
-Where something else than processes of this machine works on cases, or results are already there, an :class:`Engine`
-takes the place of the number of workers.
+An :class:`Engine` takes the place of the number of workers where other machines work on cases, or results are already
+there.
 """
 
 import multiprocessing
@@ -31,8 +31,9 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 import torch
 
 from segcal.cases.base import Case, CaseError, Cases, naming_case
-from segcal.cases.glance import Glance, glance_at
+from segcal.cases.profile import Profile, profile_at
 from segcal.errors import InputError
+from segcal.memory import reuse_memory
 from segcal.parent import follow_parent
 
 Read = TypeVar("Read")
@@ -42,7 +43,7 @@ Outcome: TypeAlias = tuple[str, Callable[[], Any]]
 
 
 class Engine(ABC):
-    """What works on cases.
+    """A way to work on cases.
 
     Attributes:
         partial: whether it yields only those that are its own, in the order of the ids.
@@ -87,12 +88,12 @@ def map_cases(
     function: Callable[[Case], Result],
     workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
-    seen: Callable[[Glance], None] | None = None,
+    seen: Callable[[Profile], None] | None = None,
 ) -> Iterator[tuple[str, Result]]:
     """Yield the id and ``function(case)`` of every case; with several workers the function must be picklable.
 
     `failed` takes the error of a case that is not usable, and the rest goes on; without it the error is raised. `seen`
-    takes a glance at each case on the way.
+    takes the profile of each case on the way.
     """
     read = _ReadAnd(cases, function, seen is not None)
     about = " ".join(filter(None, (_name_of(function), cases.pooling, cases.aspect)))
@@ -261,6 +262,7 @@ def _interrupts_waiting() -> Iterator[None]:
 
 def _start_worker(threads: int) -> None:
     follow_parent()
+    reuse_memory()
     torch.set_num_threads(threads)
 
 
@@ -284,17 +286,17 @@ class _ReadAnd(Generic[Result]):
     def __init__(self, cases: Cases, function: Callable[[Case], Result], look: bool) -> None:
         self.cases, self._function, self._look = cases, function, look
 
-    def __call__(self, case_id: str) -> tuple[Result, Glance | None]:
+    def __call__(self, case_id: str) -> tuple[Result, Profile | None]:
         """Read the case too."""
         return self.work(self.cases.checked(case_id))
 
-    def work(self, case: Case) -> tuple[Result, Glance | None]:
+    def work(self, case: Case) -> tuple[Result, Profile | None]:
         """Do what is done to a case that was read."""
         result = self._function(case)  # first: it refuses what cannot be looked at
-        return result, glance_at(case, self.cases.decision) if self._look else None
+        return result, profile_at(case, self.cases.decision) if self._look else None
 
 
-def _on_read(function: _ReadAnd[Result], case_id: str, case: Case) -> tuple[Result, Glance | None]:
+def _on_read(function: _ReadAnd[Result], case_id: str, case: Case) -> tuple[Result, Profile | None]:
     return on_case(lambda _: function.work(case), case_id)
 
 

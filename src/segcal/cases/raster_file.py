@@ -1,15 +1,15 @@
 """GeoTIFF files, opened with rasterio after what they declare has been checked; read and written window by window.
 
-Arrays are (bands, rows, columns). What places them in the world (transform and CRS, ground control points, RPCs, the
-value for nodata, tags) is carried from file to file and compared after writing. A cloud-optimised file (COG) becomes
-one again; a file with overviews gets overviews of the same sizes, whose pixels are pixels of the scene: a mean of
-scores is nobody's prediction. Lossy compression becomes deflate.
+Arrays are (bands, rows, columns). The georeference (transform and CRS, ground control points, RPCs, the value for
+nodata, tags) is copied from file to file and compared after writing. A cloud-optimised file (COG) becomes one again. A
+file with overviews gets overviews of the same sizes, whose pixels are pixels of the scene: a mean of scores is nobody's
+prediction. Lossy compression becomes deflate.
 
 A pixel without data is one where any band has the declared value, or where the mask of the file says so.
 
 A style of QGIS is a file ``NAME.qml`` beside ``NAME.tif`` or ``NAME.geojson``, which is loaded with it. Its colours of
-confidence go from red (a guess between two classes) over yellow to blue (sure), which colour-blind readers tell apart;
-what lies below 0.5 has one colour, as nothing there is decided by much.
+confidence go from red (a guess between two classes) over yellow to blue (sure), which colour-blind readers tell apart.
+What lies below 0.5 has one colour, as nothing there is decided by much.
 """
 
 import warnings
@@ -46,7 +46,7 @@ _HEAD = "<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n"
 def _library(path: Path) -> Iterator[Any]:
     rasterio = load_extra("rasterio", "geo")
     with rasterio.Env(GDAL_CACHEMAX=CACHE), warnings.catch_warnings():
-        # A prediction may have no place in the world, and matrices of scores are no pictures.
+        # A prediction may have no geographic position, and matrices of scores are no images.
         warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
         yield rasterio
 

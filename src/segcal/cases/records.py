@@ -1,15 +1,15 @@
 """Records of a folder of results: what each was made from, and whether predictions are calibrated.
 
 ``.segcal/CASE.json``, one per case, is written before the result itself. A result is done if it was made from the same
-thing (inputs, options, calibrator) and its files are as they were written. Because the record comes first, a kill in
-between leaves a record that its files do not answer to, and the case is done again; and every file that is there
-belongs to a record, so what segcal did not write is known by that.
+thing (inputs, options, calibrator) and its files are as they were written. The record comes first, so a kill in between
+leaves a record that does not match its files, and the case is done again. Every file of segcal belongs to a record; any
+other file was not written by it.
 
 Reading everything again to find out that nothing changed would cost as much as the work itself. So a file is known by
-its size and by :data:`BLOCKS` blocks of its bytes, spread evenly from the first to the last: that is where headers are,
-and the checksums of zip, gzip and png files, which depend on all of their content. An input is known by its time of
-change as well, newer or older. What is not noticed is an input of the same size and time whose bytes differ only
-between the blocks. A folder (zarr) is known by the names, and in this way by the content, of all its files.
+its size and by :data:`BLOCKS` blocks of its bytes, spread evenly from the first to the last. These include headers, and
+the checksums of zip, gzip and png files, which depend on all of their content. An input is known by its time of change
+as well, newer or older. What is not noticed is an input of the same size and time whose bytes differ only between the
+blocks. A folder (zarr) is known by the names, and in this way by the content, of all its files.
 
 ``calibration.json`` in a folder of predictions says that they are calibrated, and what was done to them.
 """

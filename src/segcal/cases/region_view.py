@@ -83,7 +83,7 @@ class RegionView(Cases):
 
     @property
     def kept(self) -> Kept | None:  # type: ignore[override]
-        """What is kept of all regions."""
+        """The cases kept for all regions."""
         return self._whole.kept
 
     def keeping(self, room: int = 0) -> Self:
@@ -147,7 +147,7 @@ def region_case(case: Case, regions: Regions, number: int) -> Case:
         case,
         logits=two_classes(case.logits[number]),
         labels=None if case.labels is None else regions.truth(case.labels, number),
-        doubt="",
+        kind_warning="",
         disagreement=None if case.disagreement is None else case.disagreement[number],
     )
 

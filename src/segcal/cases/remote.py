@@ -1,11 +1,11 @@
 """Folders that are somewhere else: URLs that fsspec knows (s3, gs, http, file, ...), seen through a folder here.
 
-The folder here has the names of what is there, and nothing in it: a file is fetched, as a whole, when its case is read,
-and let go a few cases later, so that neither disk nor memory grows with the number of cases. What is fetched has the
-size that the other side says, or is an error; an object that another one takes the place of is seen by its stamp.
+The local folder has the names of the remote files, without content. A file is fetched as a whole when its case is read,
+and released a few cases later. So neither disk nor memory grows with the number of cases. What is fetched has the size
+that the other side says, or is an error. An object that another one takes the place of is seen by its stamp.
 
-What was fetched is in a cache of fsspec, in a new folder that only this user and this process have, and that goes with
-the process. The URL is part of the object, which goes to other processes and machines, and each fetches by itself; no
+Fetched files are in a cache of fsspec, in a new folder that only this user and this process can use. It is removed with
+the process. The URL is part of the object, which goes to other processes and machines, and each fetches by itself. No
 file says where something comes from. Names that would lead out of the cache are refused.
 """
 
@@ -134,7 +134,7 @@ class Remote:
         return int(str(self.listing().get(name, {}).get("size") or 0))
 
     def _asked(self, ask: Callable[[Any], Result], url: str) -> Result:
-        """Ask, again if there is no answer, and say in one sentence what is wrong in the end."""
+        """Ask, again if there is no answer; in the end raise an error that says what is wrong."""
         fsspec = load_extra("fsspec", "cloud", "URLs need")
         reason = ""
         for _ in range(TRIES):
@@ -210,7 +210,7 @@ def upload(folder: Path, url: str) -> None:
     try:
         begun = _names(fs, root)
         if begun - {UNFINISHED} and (UNFINISHED not in begun or fs.cat_file(mark) != found):
-            raise InputError(f"{url} holds other results, but nothing there is overwritten. Name a new place.")
+            raise InputError(f"{url} holds other results, but nothing there is overwritten. Name a new target.")
         fs.makedirs(root, exist_ok=True)
         done.append(mark)
         fs.pipe_file(mark, found)
@@ -243,7 +243,7 @@ def check_new(url: str) -> None:
     except Exception as error:  # whatever a network or a library for it raises
         raise InputError(f"{url} does not answer ({_reason(error)}), but results go there. Check the URL.") from None
     if there and UNFINISHED not in there:
-        raise InputError(f"{url} holds results already, but nothing there is overwritten. Name a new place.")
+        raise InputError(f"{url} holds results already, but nothing there is overwritten. Name a new target.")
 
 
 def _names(fs: Any, root: str) -> set[str]:

@@ -1,9 +1,9 @@
-"""Reading arrays from files that nobody vouches for: what a file declares is checked before anything is allocated.
+"""Reading arrays from files that may be wrong: what a file declares is checked before anything is allocated.
 
 A header of a few bytes can promise an array of any size, and a zip entry can promise any length. So
 
-- an array is allocated only if the bytes it needs are there: in the file itself, or within what the compression could
-  have made of the bytes that are (deflate reaches 1032 to 1 at most);
+- an array is allocated only if the file has enough bytes for it, as they are or unpacked (deflate reaches 1032 to 1 at
+  most);
 - and only if it fits in half of the machine's memory *as it is used*: as stored, and once more in the widest type that
   anything computes in. Scaled integers, half floats and labels all grow on their way. An axis of size 0 hides the sizes
   of the others, so it counts as 1;
@@ -28,7 +28,7 @@ from segcal.checks import check_memory, memory_limit
 from segcal.documents import reading
 from segcal.errors import InputError
 
-# The most that deflate can make of one byte; a declared size above it is a lie.
+# The most that deflate can make of one byte; a declared size above it is wrong.
 DEFLATE_RATIO = 1032
 NUMBERS = "fiub"
 # Numpy itself refuses headers above 10,000 characters; nothing more is ever read to look at one.

@@ -1,10 +1,10 @@
-"""Dividing cases into calibration, validation and test: by a seeded draw that keeps groups together, or by a file.
+"""Dividing cases into calibration, validation and test: by a seeded split that keeps groups together, or by a file.
 
 Two phases of one patient, frames of one video or images of one site are not independent: a calibrator that saw one has
-seen a part of the other. A group is named by a mapping, by a regular expression with one group on the case id, or by a
+seen some of the other. A group is named by a mapping, by a regular expression with one group on the case id, or by a
 CSV file with the columns ``id,group``.
 
-``splits.json`` names the cases of each part, so that a later run uses the same ones:
+``splits.json`` names the cases of each subset, so that a later run uses the same ones:
 ``{"format": "segcal-splits", "version": 1, "seed": 0, "cal": [ids], "val": [ids], "test": [ids]}``
 """
 
@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
-from segcal.atomic import sweep, write_text
+from segcal.atomic import remove_leftovers, write_text
 from segcal.checks import check_seed
 from segcal.documents import read_json
 from segcal.errors import InputError
@@ -28,12 +28,12 @@ FORMAT, VERSION = "segcal-splits", 1
 
 
 class Divisible(Protocol):
-    """A collection that has parts."""
+    """A collection that has subsets."""
 
     ids: tuple[str, ...]
 
     def subset(self, ids: Iterable[str]) -> Self:
-        """Return the part with these ids."""
+        """Return the subset with these ids."""
 
 
 Part = TypeVar("Part", bound=Divisible)
@@ -79,7 +79,7 @@ def check_nested(groups: Mapping[str, str], sites: Mapping[str, str]) -> None:
 def draw_groups(
     ids: Sequence[str], groups: Mapping[str, str], cal: int, val: int, seed: int
 ) -> tuple[list[str], list[str], list[str]]:
-    """Draw whole groups into three parts of at most `cal`, at most `val`, and the remaining cases."""
+    """Draw whole groups into three subsets of at most `cal`, at most `val`, and the remaining cases."""
     members: dict[str, list[str]] = {}
     for case_id in ids:
         members.setdefault(groups.get(case_id, f"\0{case_id}"), []).append(case_id)
@@ -99,9 +99,9 @@ def draw_groups(
 
 
 def save_split(split: Split[Part], path: str | Path, seed: int | None = None) -> None:
-    """Write which case is in which part, and the seed it was drawn with."""
+    """Write which case is in which subset, and the seed it was drawn with."""
     parts = {name: list(part.ids) for name, part in split._asdict().items()}
-    sweep(Path(path).parent)
+    remove_leftovers(Path(path).parent)
     write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "seed": seed, **parts}, indent=1) + "\n")
 
 
@@ -122,7 +122,9 @@ def load_split(cases: Part, path: str | Path) -> Split[Part]:
     named = Counter(case_id for part in parts for case_id in part)
     twice = sorted(case_id for case_id, count in named.items() if count > 1)
     if twice:
-        raise InputError(f"{path} names {_listed(twice)} more than once, but parts are disjoint. Make the split again.")
+        raise InputError(
+            f"{path} names {_listed(twice)} more than once, but subsets are disjoint. Make the split again."
+        )
     absent, new = sorted(set(named) - set(cases.ids)), sorted(set(cases.ids) - set(named))
     if absent or new:
         raise InputError(

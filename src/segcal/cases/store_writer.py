@@ -83,7 +83,7 @@ class StoreWriter:
 
 
 class Converted(NamedTuple):
-    """What :func:`convert` did: the cases it wrote, how many were complete, and those of the store without an input."""
+    """The result of :func:`convert`: the cases it wrote, how many were complete, and those without an input."""
 
     written: list[str]
     already: int
@@ -102,7 +102,7 @@ def convert(
     """Write all cases that are not in the store yet, or not as they are now.
 
     One process at a time has the folder; `overwrite` as for :class:`StoreWriter`. `progress` is told the id of each
-    case when it is done, or found complete; `failed` takes the error of a case that is not usable.
+    case when it is done, or found complete. `failed` takes the error of a case that is not usable.
     """
     if not isinstance(cases, Cases):
         raise InputError(

@@ -1,26 +1,27 @@
-r"""Suspicions: what is possible but seldom meant, said in one sentence each; and the margins of all rules.
+r"""Suspicions: data that are possible but rarely intended, one message each; and the margins of all rules.
 
-"Clearly better" is a margin of agreement beyond chance (:mod:`segcal.cases.glance`), and the better fit must be a fit
+"Clearly better" is a margin of agreement beyond chance (:mod:`segcal.cases.profile`), and the better fit must be a fit
 at all (:data:`FIT`). The rules:
 
 - *near chance*: over all cases together the agreement is below :data:`NEAR_CHANCE`, on enough voxels to say so, and
   nothing else explains it.
-- *odd member*: its agreement with the others is lower by :data:`GAIN` than theirs among each other. Members of real
-  ensembles differ by less than a tenth of that.
-- *turned*: one turn fits better by :data:`GAIN` in the mean and better at all in most cases; or, where it is not one
-  turn for all, single cases that fit better by :data:`LARGE_GAIN` and well (:data:`LARGE_FIT`).
-- *shifted*: one shift fits better in most cases, and in three at least, by :data:`GAIN_OF_SHIFT` in their mean, or in
-  nearly all by less (street scenes moved by 1 % of their width: 0.024); by :data:`GAIN` where it is of one voxel only,
-  as labels that are drawn with care may be biased by.
-- *paired otherwise*: scores fit the labels of another case of their shape better by :data:`GAIN` than their own, and
-  better by as much than that case's own scores do. A network that fails on one case does not look like this: the labels
-  that it resembles have better scores of their own. There must be two such cases, since files change places.
+- *unlike the others*: a member whose agreement with the others is lower by :data:`GAIN` than theirs among each other.
+  Members of real ensembles differ by less than a tenth of that.
+- *turned*: one turn fits better by :data:`GAIN` in the mean and better at all in most cases. Without one turn for all,
+  it is found in single cases that fit better by :data:`LARGE_GAIN` and well (:data:`LARGE_FIT`).
+- *shifted*: one shift fits better in most cases, and in three at least, by :data:`GAIN_OF_SHIFT` in their mean. In
+  nearly all cases less is enough (street scenes moved by 1 % of their width: 0.024). A shift of one voxel needs
+  :data:`GAIN`, since carefully drawn labels may be biased by that much.
+- *paired otherwise*: scores fit the labels of another case of their shape better by :data:`GAIN` than their own. They
+  also fit them better by as much than that case's own scores do. A network that fails on one case does not look like
+  this: the labels that it resembles have better scores of their own. There must be two such cases, since files change
+  places.
 - *renumbered*: the classes of a cycle overlap by :data:`GAIN_OF_CLASS` more, in the mean, with the class that stands at
-  their place, and most of them do; a class that is merely mistaken for another improves alone.
+  their place, and most of them do. A class that is merely mistaken for another improves alone.
 - *the same*: equal digests of the scores.
 
-Where labels could be turned, shifted, paired otherwise or renumbered, the explanation that leaves the best fit is given
-alone: mirrored labels may also resemble those of another case.
+Where labels could be turned, shifted, paired otherwise or renumbered, the only explanation given is that with the best
+fit. Mirrored labels may also resemble those of another case.
 """
 
 import sys
@@ -33,8 +34,8 @@ import numpy as np
 from torch import Tensor
 
 from segcal.cases.base import SINGLE_FOLDS, Cases
-from segcal.cases.glance import Glance, Shift, Turn, agreement, better_numbers, pair_agreement, table_agreement
 from segcal.cases.kinds import LIKE_PROBS, share_of_ones
+from segcal.cases.profile import Profile, Shift, Turn, agreement, better_numbers, pair_agreement, table_agreement
 from segcal.errors import InputError, SuspicionWarning
 
 NEAR_CHANCE = 0.1
@@ -88,13 +89,13 @@ def like_probabilities(ids: Sequence[str]) -> list[Suspicion]:
     return wrong_kinds(dict.fromkeys(ids, LIKE_PROBS))
 
 
-def wrong_kinds(doubts: Mapping[str, str]) -> list[Suspicion]:
-    """Return what speaks against the declared kind, from the doubt about each case, empty for none."""
-    found = dict.fromkeys(text for text in doubts.values() if text)
-    return [Suspicion(text, tuple(case_id for case_id, own in doubts.items() if own == text)) for text in found]
+def wrong_kinds(kind_warnings: Mapping[str, str]) -> list[Suspicion]:
+    """Return what speaks against the declared kind, from the warning about each case, empty for none."""
+    found = dict.fromkeys(text for text in kind_warnings.values() if text)
+    return [Suspicion(text, tuple(case_id for case_id, own in kind_warnings.items() if own == text)) for text in found]
 
 
-def doubtful_kind(cases: Cases) -> list[Suspicion]:
+def suspect_kind(cases: Cases) -> list[Suspicion]:
     """Return what is wrong with the kind, from the first case that can be read.
 
     Logits may be probabilities; and what is declared as regions may be classes, whose probabilities sum to 1.
@@ -104,7 +105,7 @@ def doubtful_kind(cases: Cases) -> list[Suspicion]:
             if cases.regions is not None:
                 member = next(cases.member_logits(case_id), None)
                 return like_softmax(case_id, cases.read(case_id).logits if member is None else member)
-            return wrong_kinds({case_id: cases.read(case_id).doubt})
+            return wrong_kinds({case_id: cases.read(case_id).kind_warning})
         except InputError:
             continue
     return []
@@ -157,27 +158,27 @@ class _Fit(NamedTuple):
         return self.other - self.own
 
 
-def misplaced(glances: Sequence[Glance], table: np.ndarray | None, num_classes: int) -> tuple[Suspicion, ...]:
+def misplaced(profiles: Sequence[Profile], table: np.ndarray | None, num_classes: int) -> tuple[Suspicion, ...]:
     """Return the best explanation of labels that lie otherwise than the scores; empty if they fit as they are.
 
     The table counts label by winner over all cases, ``(C, C)``.
     """
-    found = [turned(glances), shifted(glances), paired(glances, num_classes), renumbered(table)]
+    found = [turned(profiles), shifted(profiles), paired(profiles, num_classes), renumbered(table)]
     best = max((one for one in found if one is not None), key=lambda one: one.fit, default=None)
     return () if best is None else best.suspicions
 
 
-def turned(glances: Sequence[Glance]) -> _Explanation | None:
+def turned(profiles: Sequence[Profile]) -> _Explanation | None:
     """Return whether labels are mirrored or have their axes exchanged."""
     fits: dict[Turn, list[_Fit]] = {}
     owns: dict[str, float] = {}
-    for glance in glances:
-        if not glance.turned or not np.isfinite(own := next(iter(glance.turned.values()))):
+    for profile in profiles:
+        if not profile.turned or not np.isfinite(own := next(iter(profile.turned.values()))):
             continue
-        owns[glance.id] = own
-        for turn, other in list(glance.turned.items())[1:]:
+        owns[profile.id] = own
+        for turn, other in list(profile.turned.items())[1:]:
             if np.isfinite(other):
-                fits.setdefault(turn, []).append(_Fit(glance.id, own, other))
+                fits.setdefault(turn, []).append(_Fit(profile.id, own, other))
     common = {turn: found for turn, found in fits.items() if len(found) >= MOST * len(owns)}
     best = max(common, key=lambda turn: np.mean([fit.gain for fit in common[turn]]), default=None)
     if best is not None and _clear(common[best]):
@@ -223,14 +224,14 @@ def _turned_by(turn: Turn, fits: Sequence[_Fit]) -> Suspicion:
     return Suspicion(text, tuple(fit.id for fit in fits))
 
 
-def shifted(glances: Sequence[Glance]) -> _Explanation | None:
+def shifted(profiles: Sequence[Profile]) -> _Explanation | None:
     """Return whether labels lie a few voxels beside the scores, in most cases alike."""
-    looked = [glance.id for glance in glances if glance.shifted]
+    looked = [profile.id for profile in profiles if profile.shifted]
     fits: dict[Shift, list[_Fit]] = {}
-    for glance in glances:
-        for shift, pair in glance.shifted.items():
+    for profile in profiles:
+        for shift, pair in profile.shifted.items():
             if pair[1] > pair[0]:
-                fits.setdefault(shift, []).append(_Fit(glance.id, *pair))
+                fits.setdefault(shift, []).append(_Fit(profile.id, *pair))
     best = max(fits, key=lambda shift: sum(fit.gain for fit in fits[shift]), default=None)
     if best is None or len(fits[best]) < max(FEW_SHIFTED, MOST * len(looked)):
         return None
@@ -243,14 +244,14 @@ def shifted(glances: Sequence[Glance]) -> _Explanation | None:
     return _Explanation(other, (Suspicion(f"{text}shifted. Check crops and origins.", ids),))
 
 
-def paired(glances: Sequence[Glance], num_classes: int) -> _Explanation | None:
+def paired(profiles: Sequence[Profile], num_classes: int) -> _Explanation | None:
     """Return whether scores have the labels of other cases."""
-    by_space: dict[tuple[int, ...], list[Glance]] = {}
+    by_space: dict[tuple[int, ...], list[Profile]] = {}
     owns: dict[str, float] = {}
-    for glance in glances:
-        if glance.thumbnail is not None and np.isfinite(own := _fit(glance, glance, num_classes)):
-            owns[glance.id] = own
-            by_space.setdefault(glance.space, []).append(glance)
+    for profile in profiles:
+        if profile.thumbnail is not None and np.isfinite(own := _fit(profile, profile, num_classes)):
+            owns[profile.id] = own
+            by_space.setdefault(profile.space, []).append(profile)
     partner: dict[str, tuple[str, float]] = {}
     for alike in by_space.values():
         partner |= _partners(alike, owns, num_classes) if len(alike) > 1 else {}
@@ -261,22 +262,22 @@ def paired(glances: Sequence[Glance], num_classes: int) -> _Explanation | None:
     return _explained(owns, {key: fit for key, (_, fit) in partner.items()}, [Suspicion(text, tuple(partner))])
 
 
-def _partners(glances: Sequence[Glance], owns: Mapping[str, float], num_classes: int) -> dict[str, tuple[str, float]]:
+def _partners(profiles: Sequence[Profile], owns: Mapping[str, float], num_classes: int) -> dict[str, tuple[str, float]]:
     """Return the cases whose scores fit another's labels, with that other case and how well they fit."""
-    maps = [glance.thumbnail for glance in glances if glance.thumbnail is not None]
+    maps = [profile.thumbnail for profile in profiles if profile.thumbnail is not None]
     decisions, labels = (np.stack(column) for column in zip(*maps, strict=True))
-    asked = np.unique(np.linspace(0, len(glances) - 1, min(MOST_PAIRED, len(glances))).astype(int))
+    asked = np.unique(np.linspace(0, len(profiles) - 1, min(MOST_PAIRED, len(profiles))).astype(int))
     fits = np.nan_to_num(pair_agreement(decisions[asked], labels, num_classes), nan=-1.0)
     found = {}
     for case, best in zip(asked.tolist(), fits.argmax(axis=1).tolist(), strict=True):
-        one, other = glances[case], glances[best]
+        one, other = profiles[case], profiles[best]
         fit = _fit(one, other, num_classes)
         if one is not other and fit >= max(FIT, owns[one.id] + GAIN, owns[other.id] + GAIN):
             found[one.id] = other.id, fit
     return found
 
 
-def _fit(scores: Glance, labels: Glance, num_classes: int) -> float:
+def _fit(scores: Profile, labels: Profile, num_classes: int) -> float:
     assert scores.thumbnail is not None
     assert labels.thumbnail is not None
     return agreement(labels.thumbnail.labels, scores.thumbnail.decision, num_classes).kappa

@@ -1,11 +1,11 @@
-"""Glances at all cases, judged together; and what the members of an ensemble show about each other.
+"""Profiles of all cases, judged together; and what the members of an ensemble show about each other.
 
-Of the cases a glance each is kept, and one table of classes for all of them.
+Of the cases a profile each is kept, and one table of classes for all of them.
 
-That a member is there twice, counts classes differently or disagrees with all others is a property of folders and not
-of cases, so a few cases are enough; of each, a digest of the scores is kept, the agreement of members with each other,
-and a table of which class of the first member meets which class of another on a grid of voxels. If all others differ
-from the first, it is the first that does.
+A member may be there twice, count classes differently or disagree with all others. That is a property of folders and
+not of cases, so a few cases are enough. Of each, a digest of the scores and the agreement of members with each other
+are kept. A table counts which class of the first member meets which class of another on a grid of voxels. If all others
+differ from the first, it is the first that does.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,17 @@ import numpy as np
 from torch import Tensor
 
 from segcal.cases.base import Cases
-from segcal.cases.glance import FEWEST, GRID, MOST_CLASSES, SHIFT_GRID, Glance, agreement, confusion, digest_of, grid_of
+from segcal.cases.profile import (
+    FEWEST,
+    GRID,
+    MOST_CLASSES,
+    SHIFT_GRID,
+    Profile,
+    agreement,
+    confusion,
+    digest_of,
+    grid_of,
+)
 from segcal.cases.suspicion import (
     ENOUGH_VOXELS,
     FIT,
@@ -37,33 +47,33 @@ FEW_CASES = 3
 
 
 class Watch:
-    """Collects glances at cases and judges them together."""
+    """Collects profiles of cases and judges them together."""
 
     def __init__(self, num_classes: int) -> None:
         self._num_classes = num_classes
-        self._glances: dict[tuple[str, str], Glance] = {}
+        self._profiles: dict[tuple[str, str], Profile] = {}
         self._table: np.ndarray | None = None
 
-    def add(self, glance: Glance, part: str = "") -> None:
+    def add(self, profile: Profile, part: str = "") -> None:
         """Take one case, and the part of the data to which it belongs."""
-        if glance.confusion is not None:
-            self._table = glance.confusion if self._table is None else self._table + glance.confusion
-        self._glances[glance.id, part] = replace(glance, confusion=None)
+        if profile.confusion is not None:
+            self._table = profile.confusion if self._table is None else self._table + profile.confusion
+        self._profiles[profile.id, part] = replace(profile, confusion=None)
 
     def found(self) -> list[Suspicion]:
         """Return what was seen, in a fixed order."""
-        glances = [self._glances[key] for key in sorted(self._glances)]
+        profiles = [self._profiles[key] for key in sorted(self._profiles)]
         return [
-            *wrong_kinds({glance.id: glance.doubt for glance in glances}),
-            *(misplaced(glances, self._table, self._num_classes) or near_chance(glances)),
+            *wrong_kinds({profile.id: profile.kind_warning for profile in profiles}),
+            *(misplaced(profiles, self._table, self._num_classes) or near_chance(profiles)),
             *self._twice(),
-            *_nothing_counts(glances),
+            *_nothing_counts(profiles),
         ]
 
     def _twice(self) -> list[Suspicion]:
         alike: dict[bytes, list[tuple[str, str]]] = {}
-        for key in sorted(self._glances):
-            alike.setdefault(self._glances[key].digest, []).append(key)
+        for key in sorted(self._profiles):
+            alike.setdefault(self._profiles[key].digest, []).append(key)
         groups = [same for same in alike.values() if len(same) > 1]
         across = [same for same in groups if len({part for _, part in same}) > 1]
         within = [same for same in groups if same not in across]
@@ -77,9 +87,9 @@ class Watch:
         return found
 
 
-def near_chance(glances: Sequence[Glance]) -> list[Suspicion]:
+def near_chance(profiles: Sequence[Profile]) -> list[Suspicion]:
     """Return the suspicion that scores and labels have nothing to do with each other."""
-    compared = [glance.agreement for glance in glances if glance.agreement is not None and glance.agreement.voxels]
+    compared = [profile.agreement for profile in profiles if profile.agreement is not None and profile.agreement.voxels]
     voxels = sum(one.voxels for one in compared)
     if voxels < ENOUGH_VOXELS:
         return []
@@ -88,14 +98,14 @@ def near_chance(glances: Sequence[Glance]) -> list[Suspicion]:
     if by_chance >= 1 or (right - by_chance) / (1 - by_chance) >= NEAR_CHANCE:
         return []
     text = (
-        f"the predicted class is right in {right:.1%} of the voxels, and labels strewn at random would be right in "
+        f"the predicted class is right in {right:.1%} of the voxels, and random labels would be right in "
         f"{by_chance:.1%}: scores and labels hardly belong together. Look at one case of both."
     )
     return [Suspicion(text)]
 
 
-def _nothing_counts(glances: Sequence[Glance]) -> list[Suspicion]:
-    ids = tuple(glance.id for glance in glances if glance.counting == 0)
+def _nothing_counts(profiles: Sequence[Profile]) -> list[Suspicion]:
+    ids = tuple(profile.id for profile in profiles if profile.counting == 0)
     text = "no voxel counts. Check the ignore label and the mask, or leave the case out."
     return [Suspicion(text, ids)] if ids else []
 
@@ -163,12 +173,12 @@ class Ensemble:
         numbers = {
             number: renumbering(table) for number, table in enumerate(self._tables) if table is not None and number > 0
         }
-        odd = [number for number, found in numbers.items() if found]
-        if not odd:
+        unlike = [number for number, found in numbers.items() if found]
+        if not unlike:
             return []
-        pairs = ", ".join(f"{label} for {other}" for label, other in numbers[odd[0]].items())
-        several = len(numbers) > 1 and len(odd) == len(numbers)
-        which = self._names[0] if several else listed([self._names[number] for number in odd])
+        pairs = ", ".join(f"{label} for {other}" for label, other in numbers[unlike[0]].items())
+        several = len(numbers) > 1 and len(unlike) == len(numbers)
+        which = self._names[0] if several else listed([self._names[number] for number in unlike])
         against = "all others" if several else self._names[0]
         text = f"{which} has its classes in another order than {against} ({pairs}). Export all members alike."
         return [Suspicion(text)]

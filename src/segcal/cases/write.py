@@ -1,13 +1,13 @@
 """Writing calibrated scores in the format that came in.
 
 A case is written into a folder of its own beside the target, read back, compared with the promise, and only then
-renamed into place: an interruption leaves complete files or none. What the format keeps beside the scores (headers,
+renamed into place. An interruption leaves complete files or none. What the format keeps beside the scores (headers,
 properties, label maps, other arrays) is kept. Voxels outside the mask, which were never predicted, keep their values.
 What each case was made from is recorded (:mod:`segcal.cases.records`): what has changed since is not done.
 
-A confidence map is written in a form that a viewer opens. Pictures become 8-bit grey PNG, white for full confidence.
-Volumes become float32 NIfTI: in the geometry of the file they belong to where that is NIfTI (the scores themselves, or
-the label map that nnU-Net wrote beside them), and with the voxel size that is known otherwise.
+A confidence map is written in a form that a viewer opens. Images become 8-bit grey PNG, white for full confidence.
+Volumes become float32 NIfTI. They have the geometry of their NIfTI file (the scores themselves, or the label map that
+nnU-Net wrote beside them), or else the voxel size that is known.
 
 **Scenes** are written window by window. Each is read back and must be the same bytes. Pixels without data in any member
 have none in the result, and no other pixel gets the value that says so. The map of confidence is a scene of one
@@ -181,7 +181,7 @@ def write_confidence(
     cases: FileCases, case_id: str, confidence: np.ndarray, folder: Path, spacing: tuple[float, ...] | None = None
 ) -> Path:
     """Write the confidence ``(*space)`` of one case into a sub-folder of `folder` and return the file."""
-    flat = is_picture(cases, case_id, confidence)
+    flat = is_flat(cases, case_id, confidence)
     values = np.round(255 * np.clip(confidence, 0, 1)).astype(np.uint8) if flat else confidence.astype(np.float32)
     return write_map(cases, case_id, values, folder / MAPS, spacing)
 
@@ -194,7 +194,7 @@ def write_map(
     The voxel size `spacing` is used where no NIfTI file knows it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if is_picture(cases, case_id, values):
+    if is_flat(cases, case_id, values):
         path = folder / f"{case_id}.png"
         Image.fromarray(np.atleast_2d(np.squeeze(values))).save(path, format="PNG")
     else:
@@ -203,7 +203,7 @@ def write_map(
     return path
 
 
-def is_picture(cases: FileCases, case_id: str, values: np.ndarray) -> bool:
+def is_flat(cases: FileCases, case_id: str, values: np.ndarray) -> bool:
     """Whether a map is flat and no NIfTI file knows its geometry."""
     return len([size for size in values.shape if size > 1]) <= 2 and nifti_of(cases, case_id) is None
 
@@ -229,7 +229,7 @@ def write_volume(
     values = confidence if axes in (None, "xyz") else confidence.T
     if axes == "zyx_ras":
         values = turned_back(values, image)
-    # A picture may have more axes of length one here than there, and the scores have one of classes.
+    # An image may have more axes of length one here than there, and the scores have one of classes.
     space = tuple(image.shape) if math.prod(image.shape) == values.size else values.shape
     header = image.header.copy()
     header.set_data_shape(space)

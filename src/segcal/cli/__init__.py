@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
     except RuntimeError as error:
         if "Symlink loop" not in str(error):  # of pathlib, whatever path it was
             raise
-        text = f"a link leads to itself ({clean_lines(str(error))}), but a place is needed. Remove the link."
+        text = f"a link leads to itself ({clean_lines(str(error))}), but a target is needed. Remove the link."
         print(f"error: {text}", file=sys.stderr)
     except MemoryError:
         print("error: the memory of this machine is not enough. Use a larger one, or smaller cases.", file=sys.stderr)

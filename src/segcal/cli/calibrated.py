@@ -14,7 +14,7 @@ from segcal.integrations.viewers import FORMS, LEVELS
 from segcal.target import claim_beside
 from segcal.trust.adapt import RARE
 
-FEW = "with {} reference draws no single one can be rarer than that; the stream as a whole is watched all the same"
+FEW = "with {} reference groups no single one can be rarer than that; the stream as a whole is watched all the same"
 
 
 def _apply(call: Call) -> int:
@@ -100,7 +100,7 @@ def _monitor(call: Call) -> int:
         call.say(table(("unusual", "p", "most in"), rows, text=True))
     rare = f"{len(found.unusual)} of {len(found.draws)} unusual at a rate of {found.rate:g}"
     few = [FEW.format(found.reference_draws)] if found.reference_draws < 1 / found.rate - 1 else []
-    call.say(f"{plural(found.new, 'draw')} added, {rare}", *few, found.verdict, *found.alarms)
+    call.say(f"{plural(found.new, 'group')} added, {rare}", *few, found.verdict, *found.alarms)
     document = asdict(found) | {"draws": msgspec.to_builtins(found.draws), "applies": found.applies}
     return call.end(document, DONE if found.applies else ALARM)
 
@@ -144,9 +144,9 @@ def _adapt(call: Call) -> int:
 ADAPT = Command(
     _adapt,
     "segcal adapt CAL PREDICTIONS... -o NEW [options]",
-    "Estimate from predictions alone how frequent each class is at another place, and write a\n"
+    "Estimate from predictions alone how frequent each class is at another site, and write a\n"
     "calibrator for it: probabilities are weighed, masks stay. Nothing is written if frequencies have\n"
-    "not changed, or if more than frequencies has (exit code 4): that needs labels of the new place.",
+    "not changed, or if more than frequencies has (exit code 4): that needs labels of the new site.",
     "example:\n  segcal adapt calibrator/ elsewhere/ --kind logits -o calibrator_elsewhere/",
     *shared.CALIBRATED,
     shared.target("NEW", "where the new calibrator goes"),

@@ -2,8 +2,8 @@
 
 Paths are looked at before any command begins:
 
-- No target is an input of the same command, however it is spelt: by a link, as another name of the same file, or inside
-  a folder that is read. Nothing replaces an input, whatever the options say.
+- No target is an input of the same command: not by a link, as another name of the same file, or inside a folder that is
+  read. Nothing replaces an input, whatever the options say.
 - Nothing is put among the files of a folder of cases, where it could be taken for one of them.
 - No two targets of one command are the same file.
 - A URL stands only where one is understood: predictions, labels, and folders for results.
@@ -56,7 +56,7 @@ class Call:
         say: prints for a person.
         failed: takes the error of a case, and the others go on; None where the first one ends the command.
         workers: who works on cases.
-        part: the part, if the command is to end with one.
+        part: the shard, if the command is to end with one.
         progress: counts a case that is done.
     """
 
@@ -94,7 +94,7 @@ class Call:
 
     @property
     def own(self) -> FileCases:
-        """The cases to work on: all, or those of the part."""
+        """The cases to work on: all, or those of the shard."""
         return self.cases if self.part is None else self.part.take(self.cases)
 
     def open(
@@ -163,11 +163,11 @@ class Call:
         return code or finished
 
     def end_of_part(self, counted: bool = True) -> int:
-        """Say that a part is done, with its number of cases, and return the exit code."""
+        """Say that a shard is done, with its number of cases, and return the exit code."""
         number, of, folder = self.args.part_id, self.args.num_parts, self.args.output
         cases = len(self.part.ids) if self.part is not None and counted else None
         count = "" if cases is None else f", {plural(cases, 'case')}"
-        self.say(f"part {number} of {of}{count}, written to {folder}: next comes segcal merge")
+        self.say(f"shard {number} of {of}{count}, written to {folder}: next comes segcal merge")
         return self.end({"part": number, "of": of, "cases": cases, "output": str(folder)})
 
 
@@ -183,7 +183,7 @@ def result_path(args: argparse.Namespace, name: str, signature: re.Pattern[bytes
 
 @contextmanager
 def _of_parts(parts: list[Path]) -> Iterator[None]:
-    """Say in one sentence what results of parts that do not fit together led to: nobody vouches for them."""
+    """Report results of shards that do not fit together as one error: nothing guarantees their form."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, RuntimeError, AssertionError, ValueError) as error:
@@ -191,8 +191,8 @@ def _of_parts(parts: list[Path]) -> Iterator[None]:
             raise
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
         raise InputError(
-            f"{parts[0]} and the other parts hold results that cannot be put together ({reason}), but they must be as "
-            "segcal wrote them. Run the parts again."
+            f"{parts[0]} and the other shards hold results that cannot be put together ({reason}), but they must be as "
+            "segcal wrote them. Run the shards again."
         ) from error
 
 

@@ -45,8 +45,8 @@ def _lines(found: CheckResult) -> list[Any]:
         lines.append(table([one, "predicted", "labelled"], classes))
     rows = [[problem.severity, _which(ids), in_options(problem.text)] for problem, ids in found.digest()]
     lines += [table(["", "which cases", "what was found"], rows, text=True)] if rows else []
-    odd = f"; look into the {plural(found.suspicions, 'suspicion')} above first" if found.suspicions else ""
-    usable = f"usable: every case can be read{odd}"
+    hint = f"; look into the {plural(found.suspicions, 'suspicion')} above first" if found.suspicions else ""
+    usable = f"usable: every case can be read{hint}"
     return [*lines, usable if found.usable else f"{len(found.broken)} of {cases} not usable"]
 
 

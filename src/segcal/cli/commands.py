@@ -45,7 +45,7 @@ COMMANDS = {
 
 
 class Role(Enum):
-    """What an argument names, if it is a path."""
+    """The role of an argument that is a path."""
 
     CASES = "a folder of cases, or its URL"
     BESIDE = "a folder of files that belong to cases"

@@ -1,8 +1,8 @@
-"""How commands speak: results on stdout, everything else on stderr, one JSON document if asked for one.
+"""Output of commands: results on stdout, everything else on stderr, one JSON document if asked for one.
 
-Messages of the library are put in the words of the command line. How far a command is, is a bar on a terminal, and in a
-pipe or a log a line now and then: with the first step after :data:`PERIOD` seconds of silence, and at the end of a
-stage that had one. No thread writes it: a process that has one starts its workers more slowly.
+Messages of the library are put in the words of the command line. Progress is a bar on a terminal. In a pipe or a log it
+is a line with the first step after :data:`PERIOD` seconds of silence, and at the end of a stage that had one. No thread
+writes it: a process that has one starts its workers more slowly.
 """
 
 import re

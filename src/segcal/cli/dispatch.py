@@ -1,4 +1,4 @@
-"""How a command is started: here, as the jobs of a cluster, or with results for a URL; and ``segcal merge``."""
+"""Start of a command: here, as the jobs of a cluster, or with results for a URL; and ``segcal merge``."""
 
 import argparse
 import sys
@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_engine(args: argparse.Namespace) -> None:
-    """Refuse options of parts and engines that do not go together."""
+    """Refuse options of shards and engines that do not go together."""
     if (args.num_parts is None) != (args.part_id is None) and args.engine != "slurm":
         given, other = ("--part-id", "--num-parts") if args.num_parts is None else ("--num-parts", "--part-id")
-        raise InputError(f"{given} is given without {other}, but a part needs both. Give both, or neither.")
+        raise InputError(f"{given} is given without {other}, but a shard needs both. Give both, or neither.")
     if args.engine == "slurm" and (args.num_parts is None or args.part_id is not None or args.output is None):
         raise InputError("--engine is slurm, but it needs --num-parts and -o, and no --part-id. Give the former alone.")
     if any("=" not in text for text in args.slurm):
@@ -62,24 +62,24 @@ def _check_engine(args: argparse.Namespace) -> None:
 def _check_part(args: argparse.Namespace) -> None:
     if args.engine == "dask":
         raise InputError(
-            "--part-id is given with --engine dask, but one process does a part. Leave one of the two out; --workers "
-            "helps with a part."
+            "--part-id is given with --engine dask, but one process does a shard. Leave one of the two out; --workers "
+            "helps with a shard."
         )
     if args.output is None:
-        raise InputError("--part-id is given without -o, but a part is a folder. Name one with -o.")
+        raise InputError("--part-id is given without -o, but a shard is a folder. Name one with -o.")
     for one in command_of(args.command).all_arguments:
         if one.role is Role.FILE and getattr(args, one.dest) is not None:
             raise InputError(
-                f"--{one.dest} is given with --part-id, but a part has no such file. Leave it out: RESULT has."
+                f"--{one.dest} is given with --part-id, but a shard has no such file. Leave it out: RESULT has."
             )
 
 
 def _on_slurm(args: argparse.Namespace) -> int:
-    """Send the parts, wait for them, put them together."""
+    """Send the shards, wait for them, put them together."""
     place = args.output.absolute().with_name(f"{args.output.name}.parts")
     foreign = [n for n in entries(place) if n != LOGS and not (place / n / FOLDER / FACTS).is_file()]
     if foreign:
-        raise InputError(f"{place} holds {foreign[0]}, but the parts need a folder of their own. Move it away.")
+        raise InputError(f"{place} holds {foreign[0]}, but the shards need a folder of their own. Move it away.")
     each = {**vars(args), "engine": "local", "json": True}
     folders = [place / f"part{number}" for number in range(args.num_parts)]
     parts = [argparse.Namespace(**{**each, "part_id": i, "output": folder}) for i, folder in enumerate(folders)]
@@ -108,7 +108,7 @@ def _run_to_url(args: argparse.Namespace, url: str) -> int:
 
 @contextmanager
 def naming(place: str, url: str) -> Iterator[None]:
-    """Let whatever is printed, or raised for a user, name a URL instead of a place."""
+    """Let whatever is printed, or raised for a user, name a URL instead of a path."""
     with redirect_stdout(_Naming(sys.stdout, place, url)), redirect_stderr(_Naming(sys.stderr, place, url)):
         try:
             yield
@@ -119,7 +119,7 @@ def naming(place: str, url: str) -> Iterator[None]:
 
 
 class _Naming:
-    """A stream in which every text has another name for a place; all else is the stream's."""
+    """A stream in which every text has another name for a path; all else is the stream's."""
 
     def __init__(self, stream: TextIO, place: str, url: str) -> None:
         self._stream, self._place, self._url = stream, place, url
@@ -136,14 +136,14 @@ def _divided(name: str) -> bool:
 
 
 def _merge(call: Call) -> int:
-    """Check the parts against the command, and end what they began."""
+    """Check the shards against the command, and end what they began."""
     args = call.args
     if any(args.output.resolve().is_relative_to(part.resolve()) for part in args.parts):
-        raise InputError(f"{args.output} is one of the parts, but the result needs a folder of its own. Name another.")
+        raise InputError(f"{args.output} is one of the shards, but the result needs a folder of its own. Name another.")
     if not args.made_by or not _divided(args.made_by[0]):
         given = f"{args.made_by[0]!r} is" if args.made_by else "nothing is"
         raise InputError(
-            f"{given} after --, but the command that made the parts is needed there, one of "
+            f"{given} after --, but the command that made the shards is needed there, one of "
             f"{', '.join(filter(_divided, COMMANDS))}. Write it as it was given: segcal merge PART... -o RESULT -- "
             "COMMAND ..."
         )
@@ -159,14 +159,14 @@ MERGE = Command(
     _merge,
     "segcal merge PART... -o RESULT [options] -- COMMAND ...",
     "Put together what a command with --num-parts and --part-id wrote: RESULT is what the command\n"
-    "writes in one process, byte for byte. The command stands after --, as it was given for any of the parts:\n"
-    "paths and options come from there, and of a part nothing is taken but its results. Parts that are\n"
+    "writes in one process, byte for byte. The command stands after --, as it was given for any of the shards:\n"
+    "paths and options come from there, and of a shard nothing is taken but its results. Shards that are\n"
     "missing, doubled, unfinished, of other options or of cases that have changed since are refused.",
     "example:\n  segcal merge part0/ part1/ -o result/ -- evaluate predictions/ labels/ --kind logits",
-    argument("parts", "the folders of all parts, in any order", Role.READ, nargs="+", metavar="PART"),
+    argument("parts", "the folders of all shards, in any order", Role.READ, nargs="+", metavar="PART"),
     shared.target("RESULT", "where the result goes"),
     argument("--workers", "processes for what remains to do", type=at_least_one, default=1, metavar="N"),
-    shared.overwrite("as for the command that made the parts"),
+    shared.overwrite("as for the command that made the shards"),
     *shared.JSON,
     before_another=True,
 )

@@ -33,7 +33,7 @@ def _evaluate(call: Call) -> int:
     with call.engine(call.cases), call.bar("measuring"):
         options = {name: getattr(args, name) for name in ("convention", "seed", "device")}
         options |= {"metrics": args.metrics and args.metrics.split(","), "workers": call.workers}
-        options |= {} if call.part is None else {"replicates": 1}  # of a part only the tables are kept
+        options |= {} if call.part is None else {"replicates": 1}  # of a shard only the tables are kept
         found = evaluate_by_part(call.own, fitted, call.failed, progress=call.progress, **options)
     if call.part is not None:
         return call.end_of_part()

@@ -220,7 +220,7 @@ def _sentences(fitted: Fitted, title: str) -> list[str]:
 
 
 def print_evidence(output: Output, fitted: Fitted) -> None:
-    """Print the groups per class and the parts that were held out, and warn of what should not be."""
+    """Print the groups per class and the sites that were held out, and warn of what should not be."""
     certificate, found = fitted.certificate, fitted.certificate.evidence
     if found is not None:
         names = fitted.class_names or [f"class {number}" for number in range(len(found.class_groups))]
@@ -264,7 +264,7 @@ FIT = Command(
     "segcal fit PREDICTIONS... LABELS -o CAL [options]",
     "Compare calibrators on cases that are held out in turn, fit the winner to all cases, save it.\n"
     "By default calibrators compete that ignore the logit offset and keep the mask, conic\n"
-    "scaling (which looks around the voxel) among them, with both poolings of an ensemble. One that\n"
+    "scaling (which sees the neighbourhood of a voxel) among them, with both poolings of an ensemble. One that\n"
     "is not clearly better than a temperature (ts) is not taken.",
     "examples:\n  segcal fit predictions/ labels/ -o calibrator/ --kind logits --ignore 255\n"
     "  segcal fit member_*/ labels/ -o calibrator/ --kind logits --pool mean_logits --calibrator ts",
@@ -284,7 +284,7 @@ FIT = Command(
                      type=float, metavar="SHARE"),
             argument("--test-share", "left unseen, for segcal evaluate (default 0)", type=float, default=0,
                      metavar="SHARE"),
-            argument("--seed", "of the division and of the voxel sample (default 0)", default=0),
+            argument("--seed", "of the split and of the voxel sample (default 0)", default=0),
             argument("--splits", "splits.json: used if it is there, else written",
                      lambda args: Role.READ if args.splits and args.splits.exists() else Role.FILE,
                      metavar="FILE"),

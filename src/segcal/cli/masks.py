@@ -89,7 +89,7 @@ MARGINS = Command(
     shared.target(
         "OUT", "fit: a file; apply: a new folder", lambda args: Role.FILE if args.action == "fit" else Role.FOLDER
     ),
-    flag("--ignore-geometry", "go on although headers put files in different places"),
+    flag("--ignore-geometry", "go on although headers put files at different positions"),
     shared.WORKERS,
     shared.STRICT,
     argument("--margins", "apply: written by segcal margins fit", Role.READ),

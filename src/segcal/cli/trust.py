@@ -61,7 +61,7 @@ def _check_files(call: Call, files: Mapping[str, re.Pattern[bytes]]) -> None:
 
 def _write_each(call: Call, name: str, make: Callable[[Path], Callable[[str], object]]) -> None:
     """Write files of every case into a folder of the output; `make` takes the folder and returns what writes a case."""
-    again = call.args.overwrite or call.part is not None  # a part goes on
+    again = call.args.overwrite or call.part is not None  # a shard goes on
     with masks_folder(call.args.output / name, again, whole=call.args.merged is None) as folder:
         written = list(map_ids(call.own.ids, make(folder), call.workers, call.failed))
     call.say(f"{plural(len(written), 'case')} written to {call.args.output / name}")
@@ -69,7 +69,7 @@ def _write_each(call: Call, name: str, make: Callable[[Path], Callable[[str], ob
 
 def _trust(call: Call) -> int:
     args, fitted = call.args, call.fitted
-    call.cases = cases = call.cases.keeping(PICTURED)  # the page has pictures of a few
+    call.cases = cases = call.cases.keeping(PICTURED)  # the page has images of a few
     titles = class_titles(fitted.class_names, fitted.calibrator.num_classes)
     if args.series is None and (args.seg or args.segments or args.description is not None):
         raise InputError("--series is missing, but --seg, --segments and --description are for DICOM. Name the images.")
@@ -78,7 +78,7 @@ def _trust(call: Call) -> int:
             raise InputError("--all-classes is given, but class 0 has no DICOM segment. Leave it or --series out.")
         need("highdicom", "dicom")
         read_segments(args.segments, titles[1:], args.description)
-    expressions = args.biomarker if args.part_id is None else []  # a part has not all cases of a subject
+    expressions = args.biomarker if args.part_id is None else []  # a shard has not all cases of a subject
     given = {"tau": _taus(args.tau or ["0.7"], titles), "biomarkers": dict(_named(text) for text in expressions)}
     with claim(args.output), call.engine(cases):
         _check_files(call, TRUST_FILES)
@@ -157,7 +157,7 @@ OBJECTS = Command(
     _objects,
     "segcal objects CAL PREDICTIONS... -o OUT [options]",
     "List the connected components of every mask without labels: the probability that each is real,\n"
-    "its size with an interval, its expected Dice and place, a list of each case of which few are false, and\n"
+    "its size with an interval, its expected Dice and position, a list of each case of which few are false, and\n"
     "how many are missed. OUT gets objects.json, objects.csv and worklist.html. The calibrator must have\n"
     "been fitted by segcal fit --objects.",
     "examples:\n  segcal objects calibrator/ predictions/ --kind logits -o objects/ --fdr 0.1\n"

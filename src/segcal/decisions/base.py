@@ -3,19 +3,19 @@ r"""Rules: ways from calibrated probabilities to masks, one threshold per struct
 **Recall**: a mask that misses at most a stated share of its structure, on average; conformal risk control. Of a
 labelled case with the structure, the mask :math:`\{p \ge t\}` misses the share
 :math:`\ell(t) = \#\{y = 1, p < t\} / \#\{y = 1\}`, which does not grow as t falls. With its mean :math:`\bar\ell(t)`
-over K draws (groups, or cases of none) that have the structure, t is the largest threshold with
+over K groups (or single cases) that have the structure, t is the largest threshold with
 
 .. math:: \frac{K \bar\ell(t) + 1}{K + 1} \le 1 - R .
 
-Then the next draw misses at most 1 - R on average (Angelopoulos et al., 2024), if the labelled draws had no part in
-the fit; nothing is promised for a single case. The labelled cases are those that ``segcal fit`` keeps for ``segcal
+Then the next group misses at most 1 - R on average (Angelopoulos et al., 2024), if the labelled groups were not used in
+the fit. Nothing is promised for a single case. The labelled cases are those that ``segcal fit`` keeps for ``segcal
 trust`` (:class:`segcal.fitting.reference.LossCurves`); other than the outer mask there, t may lie above 0.5.
 
 **Precision**: a mask of which at most a stated share is something else, on average. Of a labelled case, the share
 :math:`w(t) = \#\{y = 0, p \ge t\} / \#\{p \ge t\}` of the mask is wrong, 0 for an empty one. It may grow with t, so
 that it is replaced by :math:`\ell(t) = \max_{s \ge t} w(s)` over the thresholds of the grid, case by case, which does
-not. With its mean over K draws, t is the smallest threshold that meets the same bound, with P in place of R: at most
-1 - P of the mask of the next draw is wrong on average, because :math:`w \le \ell`. Masks are a little smaller than they
+not. With its mean over K groups, t is the smallest threshold that meets the same bound, with P in place of R. At most 1
+- P of the mask of the next group is wrong on average, because :math:`w \le \ell`. Masks are a little smaller than they
 need to be. Other than the inner mask of ``segcal trust``, the mask may be larger than the preserved one.
 
 **Volume**: the mask as large as its structure is expected to be. Calibrated probabilities say how large that is on
@@ -78,7 +78,7 @@ class Rule:
     """A rule; as it is, it keeps the preserved mask.
 
     A rule that `ranks` looks at the probabilities of a whole case first. One with a `promise`, in words, is learned on
-    labelled cases: it has a `value`, what is asked of it; its thresholds are known before any case is read; and its
+    labelled cases: it has a `value`, what is asked of it. Its thresholds are known before any case is read; and its
     masks may overlap, because it promises something of each structure by itself. It bounds the curve `losses` of
     :class:`segcal.fitting.reference.LossCurves`, which is `falling` where the lowest threshold is looked for.
     """
@@ -111,13 +111,13 @@ class Rule:
         check_share(1 - self.value, draws)
         found = []
         for curves in reference.curves:
-            # Every draw has a mask that may be wrong, and only those with the structure have one that may miss it.
+            # Every group has a mask that may be wrong, and only those with the structure have one that may miss it.
             count, order = (draws, slice(None)) if self.falling else (curves.present, slice(None, None, -1))
             losses = read_numbers(getattr(curves, self.losses), len(THRESHOLDS)) if curves.present else np.ones(1)
             place = first_controlled(losses[order], count, 1 - self.value)
             why = "no threshold reaches it on labelled cases"
             if curves.present < needed:
-                why = f"{curves.present} labelled draws have the structure, and {needed} are needed"
+                why = f"{curves.present} labelled groups have the structure, and {needed} are needed"
             missing = Limit(note=f"nothing is guaranteed, and the mask is the preserved one: {why}")
             found.append(missing if place is None else Limit(float(THRESHOLDS[order][place]), self.value))
         if all(one.threshold is None for one in found):

@@ -1,6 +1,6 @@
 """Masks by a rule, in a folder or in memory; the preserved mask is the default, and changes nothing.
 
-Pictures become PNG and volumes NIfTI, in the geometry of the predictions. A label map is ``CASE.png`` or
+Images become PNG and volumes NIfTI, in the geometry of the predictions. A label map is ``CASE.png`` or
 ``CASE.nii.gz``; masks that may overlap are one file each, ``STRUCTURE/CASE.png``. ``rows/CASE.json`` has what
 ``decide.csv`` and ``decide.json`` are put together from. What each case was made from is recorded, so that a run that
 was interrupted goes on.
@@ -95,7 +95,7 @@ def decide(
     known.calibrator.to(check_device(device))
     decider, seen = Decider(known, make_rule(rule), background), as_seen(opened, known.calibrator)
     failures, tell = Failures(failed), progress or (lambda case_id: None)
-    # A part must give a result for all of its cases; it knows itself which of them are done.
+    # A shard must give a result for all of its cases; it knows itself which of them are done.
     is_part = isinstance(workers, Engine) and folder is not None and workers.folder == Path(folder)
     with ExitStack() as held:
         writer, found = None, {}

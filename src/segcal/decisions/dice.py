@@ -27,9 +27,9 @@ A structure of a few voxels in a large image has a wide bound. There the :data:`
 exactly, and the number N of truths among all others as its mean :math:`\lambda`. In the same way, with :math:`2 A \le
 k + A + B`, this is off by at most :math:`\mathrm{Var}(N) / (k + 1 + \lambda)^2`, and others have little variance.
 
-Truths of neighbours are not independent, least of all where there may be no structure at all: the chance of that is far
-from the product of 1 - p. So a structure that the preserved mask does not have stays away, as in RankSEG. What is
-maximised is the expected Dice for who knows p alone; ``docs/decide.md`` has what that is worth on real cases.
+Truths of neighbours are not independent, least of all where there may be no structure. The chance of that is far from
+the product of 1 - p. So a structure that the preserved mask does not have stays away, as in RankSEG. What is maximised
+is the expected Dice for who knows p alone; ``docs/decide.md`` has what that is worth on real cases.
 """
 
 import math
@@ -63,7 +63,7 @@ class BestDice(Rule):
 
 
 def dice_bound(voxels: float, total: float, spread: float) -> float:
-    """Return how far 2 h / (k + mu) may be from the expected Dice of a mask; a Dice is never off by more than 1."""
+    """Return how far 2 h / (k + mu) may be from the expected Dice of a mask. A Dice is never off by more than 1."""
     return min(1.0, 2 * spread / (voxels + total) ** 2) if voxels + total else 0.0
 
 

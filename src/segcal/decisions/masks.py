@@ -2,9 +2,9 @@
 
 A structure is where its probability reaches its threshold, or where the preserved mask has it. A promise is made for
 each structure by itself: masks of rules that promise something may overlap, and so may those of regions. All others are
-made a label map: a voxel of several masks belongs to the structure whose probability is the largest multiple of its
-threshold, and one of none to the background; where class 0 is a structure too, to the one with the largest multiple.
-What is expected is computed of the masks as they are in the end.
+made a label map. A voxel of several masks belongs to the structure whose probability is the largest multiple of its
+threshold, and one of none to the background. Where class 0 is a structure too, it belongs to the one with the largest
+multiple. What is expected is computed of the masks as they are in the end.
 
 A rule that ranks voxels goes through a case twice and holds the probabilities of its structures in between.
 """

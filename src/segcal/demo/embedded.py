@@ -40,7 +40,7 @@ class EmbeddedCases(Cases):
         indices: of the cases; an id is the task's name and the index.
         pooling: a name from :data:`segcal.pooling.POOLINGS`; "single" takes the first network alone.
         members: how many networks of the ensemble.
-        corruption: "" or a strength ("mild", "strong"): pictures are corrupted before the networks see them.
+        corruption: "" or a strength ("mild", "strong"): images are corrupted before the networks see them.
         cache: a folder; when a case is read, all its poolings are kept there. Without it nothing is kept.
 
     >>> EmbeddedCases("roads", range(3), "mean_logits", members=2).ids
@@ -92,7 +92,7 @@ class EmbeddedCases(Cases):
         return load_ensemble(self.task.name, self._members)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave the networks behind when it travels to another process; they are loaded there if they are needed."""
+        """Leave the networks out when it is sent to another process, which loads them if it needs them."""
         return {key: value for key, value in self.__dict__.items() if key != "_networks"}
 
     def _kept(self, case_id: str) -> dict[str, Tensor] | None:

@@ -21,7 +21,7 @@ from segcal.fitting import FitConfig
 from segcal.kernels.loops import one_thread
 from segcal.report.paper_tables import BINS, FLIPS, SHOWN
 from segcal.report.table import Cell, Group, Row, Table
-from segcal.report.verdict import Facts, Honesty, temperature_words
+from segcal.report.verdict import Facts, MeanCalibration, temperature_words
 from segcal.studies import STUDIES
 from segcal.studies.document import MATRIX, UNCALIBRATED, find_facts
 from segcal.studies.padding import PaddingData
@@ -68,7 +68,7 @@ def quick_plan(workers: int = 1) -> Plan:
         workers=workers,
     )
     reduced = (
-        "one division of the cases into calibration, validation and test instead of three",
+        "one split of the cases into calibration, validation and test instead of three",
         "15 to 20 calibration, 12 to 15 validation and 15 to 20 test cases per task instead of 50, 25 and 45",
         "3,000 voxels per case in the fits instead of 20,000",
         f"calibrators on mean logits only, and of them {', '.join(QUICK_CALIBRATORS)}",
@@ -92,7 +92,7 @@ def full_plan(workers: int = 1) -> Plan:
 def _tasks(
     splits: Mapping[str, Division], corrupted: Sequence[str], strengths: Sequence[str]
 ) -> tuple[EmbeddedTask, ...]:
-    """Return the tasks, and after them the corrupted copies of those whose images are pictures."""
+    """Return the tasks, and after them the corrupted copies of those whose images are images."""
     counts = {name: split.cal + split.val + (split.test or 0) for name, split in splits.items()}
     copies = {name: tuple(f"{name}_{strength}" for strength in strengths) for name in corrupted}
     tasks = [
@@ -226,13 +226,13 @@ def _short_number(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.4f}"
 
 
-def _judged_shortly(honesty: Honesty) -> str:
-    pair = f"mean confidence {100 * honesty.confidence:.1f} %, accuracy {100 * honesty.accuracy:.1f} %"
-    return f"was {honesty.judged or 'calibrated on average'} ({pair})"
+def _judged_shortly(calibration: MeanCalibration) -> str:
+    pair = f"mean confidence {100 * calibration.confidence:.1f} %, accuracy {100 * calibration.accuracy:.1f} %"
+    return f"was {calibration.judged or 'calibrated on average'} ({pair})"
 
 
 def _changes(facts: Facts) -> list[str]:
-    """Return what the default changes on the test cases, in one sentence; the table has the numbers themselves."""
+    """Return one sentence about what the default changes on the test cases; the table has the numbers themselves."""
     if facts.calibrator == "identity":
         return []
     said: dict[str, list[str]] = {}

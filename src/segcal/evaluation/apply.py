@@ -3,8 +3,8 @@
 Before anything is written: does the calibrator fit the input (class count, pooling, offset)? For every case: are the
 decisions kept that it promises to keep? What is written has been read back and compared.
 
-A run that was interrupted is continued by the same call: a case that is complete, and made from what is there now, is
-left as it is. ``calibration.json`` in the output says what made it, so that two calibrators never share a folder.
+The same call continues an interrupted run. A complete case that was made from the present inputs stays as it is.
+``calibration.json`` in the output says what made it, so that two calibrators never share a folder.
 """
 
 import json
@@ -24,7 +24,7 @@ from segcal.cases.files import FileCases
 from segcal.cases.parallel import Engine, Workers, behind, map_cases, map_ids, on_case
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
-from segcal.cases.suspicion import doubtful_kind, warn
+from segcal.cases.suspicion import suspect_kind, warn
 from segcal.cases.write import CaseWriter, ScenePart, write_scene
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
@@ -39,7 +39,7 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class AppliedCase:
-    """What was done to one case: its voxels, how many changed their class (strictly), and the files written."""
+    """The outcome for one case: its voxels, how many changed their class (strictly), and the files written."""
 
     voxels: int
     flips: int
@@ -48,7 +48,7 @@ class AppliedCase:
 
 @dataclass(frozen=True)
 class Applied:
-    """What was done to a collection.
+    """The outcome for a collection.
 
     Attributes:
         written: by case id, in this run.
@@ -62,12 +62,12 @@ class Applied:
 
     @property
     def voxels(self) -> int:
-        """How many voxels were calibrated in this run."""
+        """The number of voxels calibrated in this run."""
         return sum(one.voxels for one in self.written.values())
 
     @property
     def flips(self) -> int:
-        """How many of them changed their class."""
+        """The number of them that changed their class."""
         return sum(one.flips for one in self.written.values())
 
 
@@ -110,10 +110,10 @@ def apply(
     written: dict[str, AppliedCase] = {}
     with claim(Path(folder)):
         applier = Applier(fitted, cases, folder, output_kind, confidence_map, overwrite)
-        # A part must give a result for all of its cases; it knows itself which of them are done.
+        # A shard must give a result for all of its cases; it knows itself which of them are done.
         missing = cases if isinstance(workers, Engine) and workers.folder == Path(folder) else applier.missing()
         missing, stale = as_seen(missing, fitted.calibrator), applier.stale()
-        warn(doubtful_kind(_looked_at(missing)))
+        warn(suspect_kind(_looked_at(missing)))
         tell = progress or (lambda case_id: None)
         for case_id in sorted({*cases.ids} - {*missing.ids}):
             tell(case_id)

@@ -1,9 +1,9 @@
 """The promises of a calibrator: how each is known, and the largest violation that could be found.
 
-A promise is known *by construction* (no parameters can break it), *by parameters* (a property of the fitted numbers,
-checked), or *by measurement* (tried on random voxels built to break it, and on given cases). For a calibrator that
-does not make a promise the audit shows why, with a concrete input: two logit vectors with the same softmax and
-different results, or a voxel that changes its class.
+A promise is known *by construction* if no parameters can break it, or *by parameters* if a property of the fitted
+numbers was checked. It is known *by measurement* if it was tried on given cases and on random voxels built to break it.
+For a calibrator that does not make a promise the audit shows a concrete input: two logit vectors with the same softmax
+and different results, or a voxel that changes its class.
 """
 
 from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known about one promise.
+    """The finding about one promise.
 
     Attributes:
         promise: "offset" (translation invariance), "decision" (argmax or order), or "nesting" of regions.
@@ -340,7 +340,7 @@ def _reversal(logits: Tensor, scores: Tensor) -> Tensor:
 
 
 def _as_taken(calibrator: Calibrator, logits: Tensor) -> tuple[Tensor, Context]:
-    """Return voxels as a calibrator takes them, where it is; as an image with a blank picture, if it looks at such."""
+    """Return voxels as a calibrator takes them, where it is; as an image with a blank image, if it looks at such."""
     logits = logits.to(next(calibrator.parameters(), logits).device)
     if not calibrator.pointwise:
         side = next(n for n in range(int(len(logits) ** 0.5), 0, -1) if len(logits) % n == 0)

@@ -1,13 +1,13 @@
 """Measure the cases of a collection before and after calibration.
 
-Cases are read one at a time; what is kept of each is a row of numbers and, for metrics that pool voxels over cases, one
+Cases are read one at a time. What is kept of each is a row of numbers and, for metrics that pool voxels over cases, one
 small table. Means and intervals do not depend on the order of the cases: they are taken in the order of their ids.
 Intervals draw whole groups where cases belong to some (:mod:`segcal.resample`).
 
 Before: the softmax of the case's logits. After: the calibrator's scores, normalised the same way. The prediction after
 calibration stays the one before wherever no other class is strictly above it in the scores.
 
-Numbers of cases that a calibrator was fitted or chosen on flatter it. They are measured too, but apart
+Numbers of cases that a calibrator was fitted or chosen on are too favourable. They are measured too, but apart
 (:func:`evaluate_by_part`).
 """
 
@@ -24,7 +24,7 @@ from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import Failures, Workers, map_cases
 from segcal.cases.records import read_marker
-from segcal.cases.suspicion import Suspicion, doubtful_kind, other_origin, warn, wrong_kinds
+from segcal.cases.suspicion import Suspicion, other_origin, suspect_kind, warn, wrong_kinds
 from segcal.errors import InputError
 from segcal.evaluation.case_counter import Counter, Map, Stage, region_metrics, summarise
 from segcal.evaluation.result import Evaluation, Row
@@ -47,7 +47,7 @@ FITTED_ON = "fitted on"
 ALL = "all"
 TITLES = {
     HELD_OUT: "held-out cases",
-    FITTED_ON: "cases that the calibrator was fitted or chosen on (these numbers flatter it)",
+    FITTED_ON: "cases that the calibrator was fitted or chosen on (these numbers are too favourable)",
     ALL: "all cases",
 }
 
@@ -74,22 +74,22 @@ def evaluate(
 
     Args:
         cases: the cases, with labels; or arrays, tensors or a loader, as :func:`segcal.cases.as_cases` takes them.
-        calibrator: a calibrator, or what fit or load returned; or any function of logits ``(1, classes, *space)`` and
+        calibrator: a calibrator, the result of fit or load, or any function of logits ``(1, classes, *space)`` and
             a context that returns log-probabilities of that shape.
         metrics: names from :data:`segcal.METRICS`, or metrics by names of your own; the usual ones if None.
         seed: seed of the bootstrap.
-        replicates: how many replicates the bootstrap has.
-        level: level of the intervals.
+        replicates: number of bootstrap replicates (2,000).
+        level: level of the intervals (0.95).
         bands: keeps the boundary bands of label maps between calls on the same cases.
         progress: called with the id of each case when it is done.
         workers: how many processes measure cases at a time, or an engine of :mod:`segcal.scale`; the result is the same
             to the last bit.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
-        labels: of arrays.
-        device: where the calibrator computes, slab by slab; where it is, if not given. Cases are counted in memory.
-        convention: of calibration errors: "paper" (ECE of 50 bins, mean over cases), or "field" (15 bins, all voxels
-            pooled), for comparison with other papers and libraries.
-        declared: what else is known of arrays, such as `kind` and `ignore`.
+        labels: labels of the arrays in `cases`.
+        device: where the calibrator computes, slab by slab; by default where it is. Cases are counted in memory.
+        convention: the convention of calibration errors: "paper" (ECE of 50 bins, mean over cases), or "field" (15
+            bins, all voxels pooled), for comparison with other papers and libraries.
+        declared: other declarations of the arrays, such as `kind` and `ignore`.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -106,14 +106,14 @@ def evaluate(
     counter = Counter(chosen, bands, cases.regions)
     if cases.regions is not None:
         chosen = region_metrics(chosen, cases.regions)
-        warn(doubtful_kind(cases))
+        warn(suspect_kind(cases))
     measure = partial(_measure, counter, calibrator)
     stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
     rows: list[Row] = []
-    doubts: dict[str, str] = {}
+    kind_warnings: dict[str, str] = {}
     failures = Failures(failed)
-    for case_id, (found, group, doubt) in map_cases(cases, measure, workers, failures.take):
-        doubts[case_id] = doubt
+    for case_id, (found, group, kind_warning) in map_cases(cases, measure, workers, failures.take):
+        kind_warnings[case_id] = kind_warning
         for (name, stage), tables in zip(stages.items(), found, strict=True):
             size = {"voxels": tables.likelihood.voxels, "ignored": tables.confusion.ignored}
             rows.append({"case": case_id, "stage": name, "group": group, **size, **stage.add(case_id, tables)})
@@ -121,7 +121,7 @@ def evaluate(
             progress(case_id)
     if not rows:
         raise failures.refuse_all(len(cases))
-    warn(wrong_kinds(doubts))
+    warn(wrong_kinds(kind_warnings))
     groups = {row["case"]: row["group"] or f"\0{row['case']}" for row in rows}
     draws = Draws([[groups[case_id] for case_id in sorted(groups)]], replicates, seed)
     estimates, changes = summarise(list(stages.values()), draws, level)
@@ -165,7 +165,7 @@ def _as_map(calibrator: Map | Fitted | None, device: str | torch.device | None) 
 
 
 def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None, str]:
-    return counter.count(case, calibrator), case.group, case.doubt
+    return counter.count(case, calibrator), case.group, case.kind_warning
 
 
 def evaluate_by_part(
@@ -206,7 +206,7 @@ def evaluate_by_part(
 
 
 def divide_by_part(cases: Cases, fitted: Fitted | None) -> dict[str, Cases]:
-    """Return the cases by the part they had in a fit, held-out ones first; parts without cases are left out."""
+    """Return the cases by their use in a fit, held-out ones first; sets without cases are left out."""
     if fitted is None:
         return {ALL: cases}
     had_part = {*fitted.calibration_ids, *fitted.validation_ids}

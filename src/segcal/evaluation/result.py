@@ -36,7 +36,7 @@ ARROWS = {"lower": "↓", "higher": "↑", None: ""}
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Numbers of cases, and what they amount to.
+    """Metrics of each case, and their means with intervals.
 
     Attributes:
         rows: one per case and stage.
@@ -214,7 +214,7 @@ def _notes(result: Evaluation, width: int) -> list[str]:
             notes.append(f"{name}: not defined for {last.undefined} of {last.undefined + last.cases} cases{few}")
     if result.fitted_on:
         cases = len({row["case"] for row in result.rows})
-        notes.append(f"{result.fitted_on} of {cases} cases had a part in the fit: their numbers flatter the calibrator")
+        notes.append(f"{result.fitted_on} of {cases} cases were used in the fit: their numbers are too favourable")
     rows = [row for row in result.rows if row["stage"] == "before"]
     ignored, counted = (sum(row[key] for row in rows) for key in ("ignored", "voxels"))
     if ignored:
@@ -223,7 +223,7 @@ def _notes(result: Evaluation, width: int) -> list[str]:
 
 
 def plain_by_part(results: Mapping[str, Evaluation]) -> dict[str, object]:
-    """Return the estimates as plain data: of the first part at the top, of the fitted-on cases apart."""
+    """Return the estimates as plain data: of the first set at the top, of the fitted-on cases apart."""
     documents: dict[str, dict[str, object]] = {}
     for name, result in results.items():
         plain = result.to_plain()
@@ -234,7 +234,7 @@ def plain_by_part(results: Mapping[str, Evaluation]) -> dict[str, object]:
 
 
 def labelled_rows(results: Mapping[str, Evaluation]) -> list[dict[str, object]]:
-    """Return the rows of all parts, each with the name of its part after that of its case."""
+    """Return the rows of all sets, each with the name of its set after that of its case."""
     return [
         {"case": row["case"], "part": name, **{key: value for key, value in row.items() if key != "case"}}
         for name, result in results.items()

@@ -1,13 +1,13 @@
 """The scores of one case in slabs of bounded size: the one way in which a fitted calibrator meets a case.
 
-Slabs are cut along the longest axis of space and overlap by what a voxel can see, so nothing changes but the memory
-that is needed: one slab of logits and what the calibrator makes of it, on the calibrator's device and in the type that
-is computed in. A calibrator that sees the whole image gets the whole image.
+Slabs are cut along the longest axis of space and overlap by what a voxel can see, so only the memory changes. It holds
+one slab of logits and its result, on the calibrator's device and in the type of the computation. A calibrator that sees
+the whole image gets the whole image.
 
-A scene need not fit in memory: it is read in windows, boxes of whole tiles, so that what is stored in one piece is
-written once. Each is read with a margin of what a pixel can see (`Calibrator.reach`), which is cut off again, and only
-rounding changes. A calibrator that is told the mean over the image gets it from a first pass over all windows. One that
-sees the whole image, or images, gets the whole scene.
+A scene need not fit in memory. It is read in windows, boxes of whole tiles, so each tile is written once. Each is read
+with a margin of what a pixel can see (`Calibrator.reach`), which is cut off again, and only rounding changes. A
+calibrator that is told the mean over the image gets it from a first pass over all windows. One that sees the whole
+image, or images, gets the whole scene.
 """
 
 import copy
@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.neighbourhood import LARGEST_GAP, runner_up_gap
 from segcal.calibrators.per_region import PerRegion
-from segcal.calibrators.surroundings import LARGEST_GAP, runner_up_gap
 from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.files import FileCases
 from segcal.cases.formats.scene import Scene, sizes, whole
@@ -92,7 +92,7 @@ def score_slabs(
         case: with the context that the calibrator sees.
         dtype: what to compute in; None is the type of the logits, and float32 for half types.
         shift: ``(1, *space)``, added to the logits in `dtype`.
-        values: the logits of one slab; :data:`STEP_VALUES` unless told.
+        values: the logits of one slab; :data:`STEP_VALUES` by default.
         mean_gap: what is known of the whole image, where the case is a part of one.
     """
     check_forward(case.logits[None], calibrator.num_classes)
@@ -191,7 +191,7 @@ def windows(cases: FileCases, case_id: str) -> Iterator[Where]:
 
 
 def window_size(space: Sequence[int], tile: Sequence[int], voxels: int) -> tuple[int, ...]:
-    """Return the sides of a box of whole tiles of at most so many voxels, or of one tile; as near to a cube as can be.
+    """Return the sides of a box of whole tiles, at least one, with at most so many voxels, close to a cube.
 
     >>> window_size((1000, 3000), (256, 256), 300_000), window_size((10, 3000), (1, 3000), 7000)
     ((512, 512), (2, 3000))

@@ -1,14 +1,14 @@
 r"""Training by gradient: Adam, a plateau schedule and early stopping, as in the paper (App. B).
 
-:func:`train_rounds` knows nothing about calibrators: it lowers losses by their gradient, round by round, reads a
-validation loss after each round and keeps the best parameters. A round is one step on all data or one step for every
-batch of them. Patience counts readings. The paper leaves the schedule open; here the learning rate is
-halved after half the patience without improvement, so that it falls before training stops, and any decrease counts as
+:func:`train_rounds` knows nothing about calibrators. It lowers losses by their gradient, round by round. After each
+round it reads a validation loss, and it keeps the best parameters. A round is one step on all data or one step for
+every batch of them. Patience counts readings. The paper leaves the schedule open. Here the learning rate is halved
+after half the patience without improvement, so that it falls before training stops, and any decrease counts as
 improvement. Weight decay is the L2 penalty :math:`\frac\alpha2 \sum w^2` on weights; biases are free. Steps on batches
 are noisy: what is validated and kept can be a running average of the parameters (Polyak).
 
 Parameters that must stay positive are trained through :math:`\theta = \log(1 + e^u)` (softplus), weights of a mixture
-through a softmax. Neither ever gives zero: where the identity has a zero, training starts at a small eps instead, and
+through a softmax. Neither ever gives zero. Where the identity has a zero, training starts at a small eps instead, and
 the start is the identity to within 1e-2. A smaller eps would be closer, but its gradient is about eps, too: the
 parameter would hardly move.
 """
@@ -42,7 +42,7 @@ SMALLEST_MIXTURE_WEIGHT = 1e-3
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How to train.
+    """Settings of a training.
 
     Attributes:
         learning_rate: of Adam, at first.

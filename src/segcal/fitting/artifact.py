@@ -1,8 +1,8 @@
 """Saving and loading: a folder with ``calibrator.json`` and ``weights.safetensors``, never a pickle.
 
-The folder is complete or absent, and an older one in its place is the old one or the new one whatever happens. The
-JSON carries a digest of itself and of the weights: what was edited or cut short is noticed, and says so instead of
-answering wrongly; and by its digest an artefact of ours is known from a file of somebody else's with the same name.
+The folder is complete or absent, and an older one in its place is the old one or the new one whatever happens. The JSON
+carries a digest of itself and of the weights, so edited or incomplete files are refused. The digest also tells an
+artefact of segcal from another file of the same name.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from segcal.arguments import typed
-from segcal.atomic import sweep, written
+from segcal.atomic import remove_leftovers, written
 from segcal.calibrators import make_calibrator, saved_entry
 from segcal.calibrators.base import Calibrator
 from segcal.documents import parse_json, read_text
@@ -62,7 +62,7 @@ def save(fitted: Fitted, folder: str | os.PathLike[str], overwrite: bool = False
 
 
 def check_place(folder: str | os.PathLike[str], overwrite: bool = False) -> None:
-    """Refuse a place where an artefact cannot go: one that is neither new, nor empty, nor an older artefact of ours."""
+    """Refuse a target where an artefact cannot go: one that is not new, empty or an older artefact."""
     target = Path(folder)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
@@ -86,7 +86,7 @@ def check_place(folder: str | os.PathLike[str], overwrite: bool = False) -> None
 
 
 def check_vacant(folder: str | os.PathLike[str], overwrite: bool = False) -> None:
-    """Refuse a place where an artefact cannot go, and one that holds a calibrator, which would be lost."""
+    """Refuse a target where an artefact cannot go, and one that holds a calibrator, which would be lost."""
     check_place(folder, overwrite)
     if not overwrite and (Path(folder) / DESCRIPTION).exists():
         raise InputError(
@@ -105,7 +105,7 @@ def load(folder: str | os.PathLike[str], calibrators: Sequence[type[Calibrator]]
     """
     path = Path(folder)
     if not path.exists():
-        sweep(path.parent)  # a writer that died may have had it aside
+        remove_leftovers(path.parent)  # a writer that died may have had it aside
     plain = _read_plain(path)
     record = _revive(path, plain)
     calibrator = _empty_calibrator(path, record, calibrators)

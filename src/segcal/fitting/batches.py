@@ -1,11 +1,11 @@
 """The data of a fit by gradient: batches of voxels or of tiles, to learn from and to stop on.
 
-A round visits every voxel or tile once, in an order that its number and the seed decide; so a training can be taken up
+A round visits every voxel or tile once, in an order that its number and the seed decide. So a training can be taken up
 at any round. Sums are taken in float64.
 
-Without validation cases a fifth of the calibration cases is held back, whole groups of them; of a single case or group,
-a fifth of its tiles or voxels. Either is written to the certificate. With ``voxels="all"`` tiles are drawn anew for
-every round, so that in the course of time all voxels are seen; else they are drawn once.
+Without validation cases a fifth of the calibration cases is held back, whole groups of them. Of a single case or group,
+a fifth of its tiles or voxels is held back. Either is written to the certificate. With ``voxels="all"`` tiles are drawn
+anew for every round, so that in the course of time all voxels are seen; else they are drawn once.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.local_temperature import LookAround
+from segcal.calibrators.local_temperature import SeesNeighbours
 from segcal.cases.base import Split
 from segcal.fitting.crops import Tiles, TileSource, Window
 from segcal.fitting.division import divide, groups_of
@@ -118,7 +118,7 @@ class TileBatches(Batches):
             yield self._sums(model, tiles.at(index))
 
     def _sums(self, model: Calibrator, part: Tiles) -> tuple[Tensor, Tensor]:
-        assert isinstance(model, LookAround)
+        assert isinstance(model, SeesNeighbours)
         part = _as_slices(part) if self._whole else part
         logits, labels, inside, weight = (values.to(self._device) for values in part[:4])
         weight = weight.reshape(*weight.shape, *(1,) * (labels.ndim - weight.ndim)) * inside
@@ -167,7 +167,7 @@ def _held_back(request: Request, validation: object, parts: str) -> tuple[Split 
 def read_tiles(request: Request) -> LearningData:
     """Draw tiles of the cases, for a calibrator that sees neighbours, and tell it where the values of images lie."""
     calibrator = request.calibrator
-    assert isinstance(calibrator, LookAround)
+    assert isinstance(calibrator, SeesNeighbours)
     config, window = request.config, Window.of(calibrator)
     split, details = _held_back(request, request.validation_cases, "tiles")
     cases, held = (request.cases, request.validation_cases) if split is None else split[:2]
@@ -199,7 +199,7 @@ def _fifth_of_tiles(tiles: Tiles) -> tuple[Tiles, Tiles]:
 
 
 @torch.no_grad()
-def _centre_images(calibrator: LookAround, images: Tensor) -> None:
+def _centre_images(calibrator: SeesNeighbours, images: Tensor) -> None:
     values = images.movedim(1, 0).flatten(1).double()
     tree = calibrator.get_submodule("tree")
     tree.get_buffer("image_centre").copy_(values.mean(1))

@@ -13,12 +13,12 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Cases
 from segcal.cases.region_view import region_view, regions_of
-from segcal.cases.suspicion import doubtful_kind, warn
+from segcal.cases.suspicion import suspect_kind, warn
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.choice import candidates_of
 
-# Who competes for a region, unless told: what keeps its decision, and what may move it.
+# Default candidates of a region: what keeps its decision, and what may move it.
 KEEPING = ("identity", "ts", "conic", "conic_class")
 MOVING = ("vs_ti",)
 
@@ -32,7 +32,7 @@ def fit_by_region(
     """
     regions = regions_of(cases)
     check_validation(cases, validation)
-    warn(doubtful_kind(cases.pooled(cases.poolings[0])))
+    warn(suspect_kind(cases.pooled(cases.poolings[0])))
     found = [
         fit_one(number, region_view(cases, number), None if validation is None else region_view(validation, number))
         for number in range(len(regions))

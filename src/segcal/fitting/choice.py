@@ -1,39 +1,39 @@
 r"""The rule by which a calibrator is chosen without doing harm, from what held-out cases say of each candidate.
 
-1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest, unless that is
-   more than one standard error above the mean without calibration, also where parts that differ are held out: then
-   doing nothing is. Of fewer than ten groups in folds that is a coin, since what is held out is fitted to fewer still;
-   where they disagree about the temperature, the one fitted to all of them is their compromise, and is taken. Of so
-   few, doing nothing is also the reference if a failed case decides: the mean falls, while the NLL of the median group
-   rises by more than a quarter.
-2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
-   end of the one-sided 95 % interval of the paired difference (Student's t over groups,
-   :func:`segcal.fitting.scores.noise`) is below zero, and neither its ECE nor, where it is known, its BA-ECE is higher
-   by more than one standard error. It is so too if all three are lower by more than one standard error: what a
-   likelihood with a few failed cases cannot say alone, three numbers can say together. Of fewer than ten groups nothing
-   can be said to be clearly better: their spread is not known well enough. A gain must also matter: 1 % of the NLL of
-   the reference, and 3 % for a candidate that is trained by gradient, whose fit has no certificate.
-3. These are compared with each other: one *beats* another if its NLL is lower by more than one standard error and by
+1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest. If that is more
+than one standard error above the mean without calibration, also on held-out sites that differ, doing nothing is the
+reference. Of fewer than ten groups in folds that is a coin, since what is held out is fitted to fewer still.
+   Where they disagree about the temperature, the one fitted to all of them is their compromise, and is taken. With so
+   few, doing nothing is also the reference if a failed case decides. Then the mean falls, while the NLL of the median
+   group rises by more than a quarter.
+2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise. This means that
+the upper end of the one-sided 95 % interval of the paired difference is below zero (Student's t over groups,
+:func:`segcal.fitting.scores.noise`). Neither its ECE nor, where it is known, its BA-ECE may be higher by more than one
+standard error. So it is if all three are lower by more than one standard error. With a few failed cases the likelihood
+alone cannot show it, but three numbers together can. Of fewer than ten groups nothing
+   can be said to be clearly better: their spread is not known well enough. A gain must also matter. It is at least 1 %
+   of the NLL of the reference, and 3 % for training by gradient, whose fit has no certificate.
+3. These are compared with each other. One *beats* another if its NLL is lower by more than one standard error and by
    more than a quarter percent of the reference's. Of those that nobody beats, the one with the fewest parameters must
-   show that it *travels*: that it does no harm in parts of the cases that differ
-   (:class:`segcal.fitting.division.Sites`).
-   If it does not, it is out, and the others are compared again; without any, the reference is taken.
+   show that it *generalises*. It must do no harm in parts of the cases that differ
+   (:class:`segcal.fitting.division.Sites`). If it does not, it is out, and the others are compared again; without any,
+   the reference is taken.
 
-Fitted without one part, in turn, a candidate is measured on it beside the reference, fitted without it too. It travels
-if in no part its NLL is higher than the reference's by more than noise over the groups of that part and by more than a
-quarter percent, which would not be seen; if the mean of the worst 5 % of the differences of single cases is at most
-:data:`WORST_RISE` nats, or a tenth of the reference's NLL where that is more; and if over all parts neither its ECE nor
-its BA-ECE is higher by more than noise. Noise is one standard error where the parts are declared sites. Clusters are
-made of whatever cases there are, and a calibrator is seldom used without what one of them holds: there it is two, which
-is harm and not only less of a gain. Of a candidate with a penalty, strengths are tried from the one that random folds
-chose upwards: the first at which it travels is taken.
+Fitted without one site, in turn, a candidate is measured on it beside the reference, fitted without it too. Three
+conditions decide. At no site its NLL is higher than the reference's both by more than noise over the groups of that
+part and by more than a quarter percent. The mean of the worst 5 % of the differences of single cases is at most
+:data:`WORST_RISE` nats, or a tenth of the reference's NLL where that is more. Over all sites neither its ECE nor its
+BA-ECE is higher by more than noise. Noise is one standard error where sites are declared. Clusters are made
+of all cases there are, and a calibrator is rarely used where one kind is absent. There the limit is two standard
+errors: harm, not only less gain. Of a candidate with a penalty, strengths are tried from the one that random folds
+chose upwards: the first at which it generalises is taken.
 
 Cases of one group cannot hold each other out. Ten or more of them may decide between a temperature and none, as if they
-were groups; of fewer nothing is learned: a single image of roads set a temperature that was worse than none elsewhere.
+were groups. Of fewer nothing is learned: a single image of roads set a temperature that was worse than none elsewhere.
 
-So what is taken is never worse than temperature scaling, nor that than nothing, on held-out cases, beyond what noise
-allows; and where the cases are too few to know, the answer is the simple one. All calibrators may compete that work
-voxel by voxel, keep what must be kept, and fit into memory (:func:`candidates`).
+So on held-out cases the choice is not worse than temperature scaling beyond noise, nor that worse than nothing. Where
+cases are too few to know, the simple answer is taken. All calibrators may compete that work voxel by voxel, keep what
+must be kept, and fit into memory (:func:`candidates`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -53,7 +53,7 @@ from segcal.fitting.scores import Noise, Worth, difference, mean_over_cases, pai
 LEVEL = 0.95
 # Fewer groups than this say nothing of more than a temperature.
 ENOUGH_GROUPS = 10
-# In 261 divisions of three ensembles whose mean fell (3 to 10 cases, seeds 100 to 129, 200 to 219), temperatures that
+# In 261 splits of three ensembles whose mean fell (3 to 10 cases, seeds 100 to 129, 200 to 219), temperatures that
 # harmed the test cases raised the NLL of the median group by 0.29 to 1.2 in 6 of 8, all others by at most 0.18.
 LARGEST_RISE = 0.25
 CLEARLY = "clearly better"
@@ -109,7 +109,7 @@ def candidates_of(details: Mapping[str, Any]) -> list[Candidate]:
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate with what each held-out case says of it; `away`, where a part that differs was held out with it."""
+    """A candidate with what each held-out case says of it; `away`, where a site was held out with it."""
 
     candidate: Candidate
     worth: Mapping[str, Worth]
@@ -170,7 +170,7 @@ def is_quick(name: str) -> bool:
 
 
 # Gives a candidate measured away too: as it is, or with stronger penalties, weakest first.
-Travel: TypeAlias = Callable[[Tried], Iterable[Tried]]
+Transfer: TypeAlias = Callable[[Tried], Iterable[Tried]]
 
 
 @dataclass(frozen=True)
@@ -180,14 +180,14 @@ class ChoiceRule:
     Attributes:
         groups: of every case.
         folds: of how many folds they were held out; 1 for validation cases.
-        travel: measures a candidate in `parts` that differ; without it none has to.
-        parts: the cases of each part.
+        transfer: measures a candidate in `parts` that differ; without it none has to.
+        parts: the cases of each site.
         errors: how many standard errors are noise there.
     """
 
     groups: Mapping[str, str]
     folds: int
-    travel: Travel | None = None
+    transfer: Transfer | None = None
     parts: Mapping[str, Collection[str]] = field(default_factory=dict)
     errors: float = 1.0
 
@@ -202,11 +202,11 @@ class ChoiceRule:
         while better:
             winner = self._unbeaten([rows[number] for number in better], reference.nll)
             number = next(each for each in better if rows[each] is winner)
-            if self.travel is None or number in settled:
+            if self.transfer is None or number in settled:
                 break
             settled.append(number)
             reference = self._measured_away(reference)
-            rows[number], winner = self._settle(winner, self.travel(winner), reference), None
+            rows[number], winner = self._settle(winner, self.transfer(winner), reference), None
             better = [each for each in better if rows[each].candidate.verdict == CLEARLY]
         if winner is not None:
             rows = [row if row is winner else self._beaten(row, winner, reference.nll) for row in rows]
@@ -231,7 +231,7 @@ class ChoiceRule:
         few = self._count(best) < ENOUGH_GROUPS
         failed = few and mean < 0 and self._median_rise(best, nothing) > LARGEST_RISE
         worse = mean > (error or 0.0) and not (few and self.folds > 1)
-        if failed or worse or few or self.travel is None:
+        if failed or worse or few or self.transfer is None:
             return nothing if failed or worse else best
         best, nothing = self._measured_away(best), self._measured_away(nothing)
         found = difference(best.measured_away, nothing.measured_away, self.groups)
@@ -239,11 +239,11 @@ class ChoiceRule:
 
     def _measured_away(self, row: Tried) -> Tried:
         """Return a candidate without a penalty measured away too, once."""
-        assert self.travel is not None
-        return row if row.away is not None else replace(row, away=next(iter(self.travel(row))).away)
+        assert self.transfer is not None
+        return row if row.away is not None else replace(row, away=next(iter(self.transfer(row))).away)
 
     def _settle(self, row: Tried, versions: Iterable[Tried], reference: Tried) -> Tried:
-        """Return the first version that travels, if it is still clearly better; or the candidate with why not."""
+        """Return the first version that generalises, if it is still clearly better; or the candidate with why not."""
         why = ""
         for version in versions:
             against = harm(version.measured_away, reference.measured_away, self.groups, self.parts, self.errors)
@@ -338,7 +338,7 @@ def harm(
     parts: Mapping[str, Collection[str]],
     errors: float = 1.0,
 ) -> str:
-    """Return what speaks against a candidate that was measured away, in a few words; nothing if it travels."""
+    """Return what speaks against a candidate that was measured away, in a few words; nothing if it generalises."""
     losses = {}
     for name, part in parts.items():
         inside = {case_id: own[case_id] for case_id in part if case_id in own and case_id in reference}

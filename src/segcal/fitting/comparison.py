@@ -1,12 +1,12 @@
 """The comparison of calibrators: each is fitted to folds of the cases and measured on what is held out.
 
-Every candidate is fitted to the calibration cases without one fold of whole groups, in turn, or once to all of them
-where there are validation cases (:mod:`segcal.fitting.division`); :mod:`segcal.fitting.choice` has the rule, and the
-one that is chosen is fitted once more, to all. Poolings are compared by what is fitted in no time; the others are then
+Every candidate is fitted to the calibration cases without one fold of whole groups, in turn. With validation cases it
+is fitted once to all of them (:mod:`segcal.fitting.division`). :mod:`segcal.fitting.choice` has the rule, and the one
+that is chosen is fitted once more, to all. Poolings are compared by what is fitted in no time; the others are then
 compared in the pooling that did best, all on its folds. A candidate that the first folds show to be worse than
-temperature scaling by two standard errors is left early; one that is trained by gradient also when the 3 % that it must
-gain are out of their reach. The one that would be taken is measured once more, with parts of the cases held out that
-differ (:class:`segcal.fitting.division.Sites`).
+temperature scaling by two standard errors is left early. One that is trained by gradient is left also when the 3 % that
+it must gain are out of their reach. The one that would be taken is measured once more, with parts of the cases held out
+that differ (:class:`segcal.fitting.division.Sites`).
 """
 
 import copy
@@ -134,7 +134,7 @@ def read_part(
 ) -> None:
     """Draw the voxels that an engine keeps for :func:`choose` or :func:`segcal.fit`; the arguments are theirs."""
     if config.voxels == "all":
-        raise InputError("voxels='all' is given, but a part keeps voxels that were drawn. Give a number of them.")
+        raise InputError("voxels='all' is given, but a shard keeps voxels that were drawn. Give a number of them.")
     if cases.regions is not None:
         check_validation(cases, validation)
         for number in range(len(cases.regions)):
@@ -280,7 +280,7 @@ class HeldOutFits:
         rule = ChoiceRule(groups_of(data.cases) | groups_of(data.judges), folds)
         sites = find_sites(data, self.config.seed)
         if sites is not None:
-            rule = replace(rule, travel=partial(self._travel, sites), parts=sites.parts, errors=sites.errors)
+            rule = replace(rule, transfer=partial(self._transfer, sites), parts=sites.parts, errors=sites.errors)
             self.sites, self.declared = sites.groups(data.cases), sites.declared
         found = rule.decide(self.tried)
         return replace(found, candidates=(*found.candidates, *self._left))
@@ -292,10 +292,10 @@ class HeldOutFits:
         means = self._walks[candidate.title].means()
         return tuple({"strength": strength, "held_out_nll": mean} for strength, mean in means.items())
 
-    def _travel(self, sites: Sites, row: Tried) -> Iterator[Tried]:
-        """Yield a candidate measured with every part held out: as it is, or at its strength and at stronger ones.
+    def _transfer(self, sites: Sites, row: Tried) -> Iterator[Tried]:
+        """Yield a candidate measured with every site held out: as it is, or at its strength and at stronger ones.
 
-        Where that is no use, the same without biases: class frequencies are not learned unless held-out parts agree.
+        Where that is no use, the same without biases: class frequencies are not learned unless held-out sites agree.
         """
         request, found = self._requests[row.candidate.title], self._walks.get(row.candidate.title)
         request = replace(request, validation=None, validation_cases=None)

@@ -1,4 +1,4 @@
-"""How a fit is done: every choice in one object, all of it data."""
+"""The configuration of a fit: every choice in one object, all of it data."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
@@ -7,7 +7,7 @@ from segcal.arguments import check_fields
 from segcal.errors import InputError
 
 # Strengths tried on held-out cases, strongest first: from temperature scaling to the weak end of the paper's search.
-# Without any penalty, what a few cases say is said without doubt: who wants that fixes it.
+# Without any penalty, a few cases decide all of it: a user who wants that sets zero strengths.
 STRENGTHS = (1e5, 1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-4, 1e-6)
 # The same for a region, of which all are tried: below the last, a curve follows single cases, and fails on others.
 REGION_STRENGTHS = (1e5, 1.0, 1e-1, 1e-2, 1e-3, 1e-4)
@@ -26,7 +26,7 @@ class FitConfig:
         evidence: what belongs to single classes is penalised more the fewer groups have them, and of fewer groups than
             this it stays as in temperature scaling; 0: neither. It needs a penalty that draws there, with nu above 0.
         outliers: whether of fewer than ten groups those that failed count less (:mod:`segcal.fitting.outliers`).
-        folds: into how many parts cases are divided to hold each out once, where there are no validation cases.
+        folds: into how many folds cases are divided to hold each out once, where there are no validation cases.
         voxels: how many voxels are drawn from each case, or "all" to stream every voxel on every pass.
         seed: of every random choice.
         tol: the residual at which an exact fit stops.

@@ -6,7 +6,8 @@ r"""The convex problem of a calibrator whose scores are linear in its variables:
 
 It falls apart into one problem per expert. Features, bounds, penalty and the terms of the likelihood are what the
 calibrator declares (:mod:`segcal.calibrators.convex`). The Hessian is taken over a sample of the expert's voxels in
-which hard ones are frequent (easy voxels have no curvature), as a matrix up to a size, by products beyond.
+which hard ones are frequent (easy voxels have no curvature). Up to a size it is a matrix, beyond it is applied as
+products.
 
 The problem of temperature scaling, to which all penalties lead, has one variable, and its exact second derivative
 comes with every pass.
@@ -49,8 +50,9 @@ KEPT_HESSIANS = 1 << 22
 # Where strengths are chosen, no coefficient is larger (times the inverse temperature, if that is above one): a gap of
 # one nat is not made more than so many. Two in a billion are as good as never, and cost 20 nats where they happen.
 MOST_STEEP = 20.0
-# What belongs to a class makes a slope larger by at most so much of the inverse temperature. A class that is surer than
-# all others at one place is not so at the next: with twice as much, single street scenes at dusk lost 0.1 nats.
+# What belongs to a class makes a slope larger by at most so much of the inverse temperature. A class that is more
+# confident than all others at one site is not so at the next: with twice as much, single street scenes at dusk lost
+# 0.1 nats.
 STEEPER = 0.2
 
 
@@ -171,7 +173,7 @@ class LinearProblem(ConvexProblem):
         self._bends: dict[int, tuple[Tensor, Tensor]] = {}
 
     def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
-        """Choose the strengths, and the temperature that nu draws to."""
+        """Choose the strengths, and the temperature that nu pulls to."""
         self._strengths = strengths
         # What lam and mu square is zero there: they see no difference between this point and the origin.
         self.anchor = self._calibrator.anchor(inverse_temperature if strengths.nu else 0.0)
@@ -296,7 +298,7 @@ class Solver:
         calibrator: what is fitted; a solution is left in it by who asks for it.
         problem: the problem.
         passes: how often the voxels were visited.
-        theta: where the next solution starts; the last one, unless told.
+        theta: where the next solution starts; the last one, by default.
     """
 
     def __init__(self, calibrator: Calibrator, source: VoxelSource, request: Request) -> None:

@@ -1,10 +1,10 @@
 r"""Tiles of cases, for calibrators that see neighbours: drawn as :mod:`segcal.fitting.voxels` draws voxels.
 
 A grid with a random origin divides every plane of a case (the whole volume, for kernels in 3-D) into tiles. About
-`quota` of them are drawn, those with much doubt more often, and each stands for 1 / p tiles, with p the probability
-that it was drawn: sums over them estimate sums over the case without bias. Every tile carries the margin that its
-voxels see, which continues the image at its border as it does in use. Ignored voxels, and those of a tile that lie
-beyond the image, have the label :data:`segcal.types.IGNORED`.
+`quota` of them are drawn, difficult ones more often. Each stands for 1 / p tiles, with p the probability that it was
+drawn. So sums over them estimate sums over the case without bias. Every tile carries the margin that its voxels see,
+which continues the image at its border as it does in use. Ignored voxels, and those of a tile that lie beyond the
+image, have the label :data:`segcal.types.IGNORED`.
 
 Cases are read one at a time. What is kept of them is bounded, and reserved in one piece before the first is read.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.local_temperature import LookAround, with_margin
+from segcal.calibrators.local_temperature import SeesNeighbours, with_margin
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.parallel import Failures
 from segcal.checks import check_planes, check_volume
@@ -27,9 +27,9 @@ from segcal.fitting.progress import Report, silent
 from segcal.fitting.voxels import draw_hard, hardness, refuse_nothing, require_labels
 from segcal.types import IGNORED
 
-# Side of a tile, by the number of axes that kernels run over: small tiles show more different places.
+# Side of a tile, by the number of axes that kernels run over: small tiles show more different positions.
 SIDE = {2: 32, 3: 16}
-# Voxels of a case that one draw takes if all of them are to be used in the course of time.
+# Voxels of a case that one sample takes if all of them are to be used in the course of time.
 VOXELS_A_DRAW = 20_000
 
 
@@ -45,7 +45,7 @@ class Window(NamedTuple):
     image_channels: int = 0
 
     @classmethod
-    def of(cls, calibrator: LookAround) -> "Window":
+    def of(cls, calibrator: SeesNeighbours) -> "Window":
         """Return the window that suits a calibrator."""
         widths = [width for width in calibrator.margin(3) if width]
         return cls(len(widths), SIDE[len(widths)], widths[0], calibrator.options.get("image_channels", 0))
@@ -78,7 +78,7 @@ class Tiles(NamedTuple):
     image: Tensor | None
 
     def at(self, *index: int | slice | Tensor) -> "Tiles":
-        """Return a part, of all that it has."""
+        """Return a fraction, of all that it has."""
         image = None if self.image is None else self.image[index]
         return Tiles(self.logits[index], self.labels[index], self.inside[index], self.weight[index], image)
 
@@ -94,7 +94,7 @@ class TileSource:
     """Draws tiles of all cases, as often as it is asked to.
 
     Attributes:
-        available: how many labelled voxels the cases have; known after a draw.
+        available: how many labelled voxels the cases have; known after sampling.
     """
 
     def __init__(self, cases: Cases, window: Window, config: FitConfig) -> None:
@@ -104,7 +104,7 @@ class TileSource:
         one_tile = 4 * channels * math.prod(window.outer) + 5 * size + 4
         wanted = VOXELS_A_DRAW if config.voxels == "all" else config.voxels
         self._quota = max(1, min(-(-wanted // size), config.memory // len(cases) // one_tile - 1))
-        room = (len(cases), self._quota + 1)  # a draw may give one more than was asked for
+        room = (len(cases), self._quota + 1)  # a sample may give one more than was asked for
         self._tiles = Tiles(
             logits=torch.empty(*room, cases.num_classes, *window.outer),
             labels=torch.empty(*room, *window.inner, dtype=torch.int32),
@@ -114,7 +114,7 @@ class TileSource:
         )
 
     def draw(self, number: int, report: Report = silent) -> Tiles:
-        """Read every case once and return tiles of it, in the room of the last draw; another number, other tiles."""
+        """Read every case once and return tiles of it, in the room of the last sample; another number, other tiles."""
         self._tiles.empty()
         self.available = 0
         for index, case in enumerate(self._cases):
@@ -134,8 +134,8 @@ def cut(case: Case, window: Window, quota: int, rng: np.random.Generator, room: 
     labels = labels.reshape(-1, *space)
     grid = _Grid(space, window.side, rng)
     counted = labels >= 0
-    doubt = hardness(case.logits.reshape(len(case.logits), -1).float()).reshape(labels.shape) * counted
-    tiles, weight = _draw(grid.sums(counted), grid.sums(doubt), quota, rng)
+    difficulty = hardness(case.logits.reshape(len(case.logits), -1).float()).reshape(labels.shape) * counted
+    tiles, weight = _draw(grid.sums(counted), grid.sums(difficulty), quota, rng)
     room.weight[: len(tiles)] = weight.to(room.weight.dtype)
     sources = [(case.logits, room.logits)]
     if room.image is not None:
@@ -152,12 +152,12 @@ def cut(case: Case, window: Window, quota: int, rng: np.random.Generator, room: 
     return int(counted.sum())
 
 
-def _draw(counted: Tensor, doubt: Tensor, quota: int, rng: np.random.Generator) -> tuple[list[int], Tensor]:
+def _draw(counted: Tensor, difficulty: Tensor, quota: int, rng: np.random.Generator) -> tuple[list[int], Tensor]:
     """Return the numbers of the tiles that are drawn, and for how many each stands."""
     usable = counted.nonzero().squeeze(1)
     if len(usable) <= quota:
         return usable.tolist(), torch.ones(len(usable))
-    own = doubt[usable].double()
+    own = difficulty[usable].double()
     chosen, probability = draw_hard(own, quota, float(len(usable)), float(own.sum()), rng)
     return usable[chosen].tolist(), 1 / probability
 

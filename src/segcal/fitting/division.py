@@ -1,16 +1,16 @@
 r"""Dividing cases into those that a fit learns from, those it is chosen on, and those that are left for judging it.
 
-The draw is seeded. Cases of one group (patient, video, site) stay together: groups are taken whole, in random order, as
-long as that brings the part closer to its share, and both the calibration and the validation part get at least one.
+The split is seeded. Cases of one group (patient, video, site) stay together. Groups are taken whole, in random order,
+as long as that brings the part closer to its share. Both the calibration and the validation part get at least one.
 Folds are parts of about the same size, each to be held out once. With validation cases there is one fold: fitted to the
 calibration cases, measured on those.
 
-**Sites** are parts that differ, each to be held out once: what a calibrator is worth where it has not been. They are
-declared (:attr:`segcal.cases.Cases.sites`); more than five are joined to five. Without them, *clusters* are made of the
-groups by what the model predicts in them, which needs no labels: with :math:`\bar p_g` the mean predicted class
-frequencies of group g, the groups are sorted along the direction in which :math:`\sqrt{\bar p_g}` (Hellinger's
-distance) varies most, and cut into three parts of equal size, or fewer of at least three groups. The parts at the ends
-then have class frequencies that the others have not seen.
+**Sites** are sites that differ, each to be held out once: what a calibrator is worth where it has not been. They are
+declared (:attr:`segcal.cases.Cases.sites`); more than five are joined to five. Without them, *clusters* of groups are
+made from the predictions, which needs no labels. With :math:`\bar p_g` the mean predicted class frequencies of group g,
+the groups are sorted along the direction in which :math:`\sqrt{\bar p_g}` (Hellinger's distance) varies most. They are
+cut into three parts of equal size, or fewer of at least three groups. The parts at the ends then have class frequencies
+that the others have not seen.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -52,7 +52,7 @@ def divide(cases: Cases, val: float, test: float = 0.0, seed: int = 0) -> Split:
         cases: all cases, with the groups they know.
         val: share for validation of the cases that are not for the test.
         test: share of all cases that the fit does not see at all.
-        seed: seed of the draw.
+        seed: seed of the split.
 
     >>> from segcal import ArrayCases
     >>> cases = ArrayCases([np.zeros((2, 3), "float32")] * 6, [np.zeros(3, int)] * 6)
@@ -125,7 +125,7 @@ def each_fold(
 ) -> Iterator[Fold]:
     """Yield the folds, at most so many, one in memory at a time; none if there is one group and no validation.
 
-    The seed is that of the division and of the voxels that are left out.
+    The seed is that of the split and of the voxels that are left out.
     """
     if validation is not None:
         yield Fold(thinned(source, FOLD_VOXELS, seed), cases, thinned_cases(validation, HELD_VOXELS, seed))
@@ -223,7 +223,7 @@ def _take(groups: Sequence[list[str]], wanted: float, leave: int) -> tuple[list[
 
 
 class Sites(NamedTuple):
-    """The parts: their names and cases; and whether they were declared, or found among the predictions."""
+    """The sites or clusters: their names and cases; and whether they were declared, or found among the predictions."""
 
     parts: dict[str, tuple[str, ...]]
     declared: bool
@@ -234,11 +234,11 @@ class Sites(NamedTuple):
         return 1.0 if self.declared else 2.0
 
     def groups(self, cases: Cases) -> dict[str, int]:
-        """Return how many groups each part has."""
+        """Return how many groups each site has."""
         return {name: len(set(group_names(cases, part))) for name, part in self.parts.items()}
 
     def folds(self, data: FitData, seed: int) -> list[Fold]:
-        """Return the folds of data: each part held out once."""
+        """Return the folds of data: each site held out once."""
         return list(folds_by(data.cases, data.source, self.parts.values(), seed))
 
 

@@ -1,9 +1,9 @@
 r"""Fitting of Meta-Cal: a threshold on the entropy, then a temperature for the voxels below it.
 
-*Miscoverage*, the default: of n1 random right voxels (a tenth of them, at most `n1_max`), the threshold is the entropy
-that a share alpha of them reaches; they are then laid aside. *Coverage accuracy*, with `target_accuracy`: n1 random
-voxels are cut into 20 bins of entropy with equal mass; the accuracy below each bin's end falls as entropy rises, and a
-decreasing isotonic regression gives the entropy at which it meets the target.
+*Miscoverage*, the default. Of all right voxels a tenth, at most `n1_max`, is drawn at random. The threshold is the
+entropy that a share alpha of them reaches. They are then laid aside. *Coverage accuracy*, with `target_accuracy`: n1
+random voxels are cut into 20 bins of entropy with equal mass. The accuracy below each bin's end falls as entropy rises,
+and a decreasing isotonic regression gives the entropy at which it meets the target.
 
 The temperature is the exact minimiser of the NLL of all other voxels below the threshold. With
 ``large_temperature=None`` the temperature above it is the one with the lowest validation NLL of
@@ -78,7 +78,7 @@ def accuracy_threshold(
     if not covered.min() <= target <= covered.max():
         raise InputError(
             f"target_accuracy is {target!r}, but accuracies from {covered.min():.4f} to {covered.max():.4f} can be "
-            "reached by leaving unsure voxels out. Choose one in this range, or use alpha."
+            "reached by leaving uncertain voxels out. Choose one in this range, or use alpha."
         )
     by_accuracy = np.argsort(covered, kind="stable")
     falling = scipy.optimize.isotonic_regression(mean[by_accuracy], increasing=False).x
@@ -127,13 +127,13 @@ def _details(
     right: NDArray[np.bool_],
     solution: Solution | None,
 ) -> dict[str, object]:
-    unsure = None if calibrator.above == "uniform" else 1 / float(calibrator.inverse_temperature_unsure.detach())
+    above_t = None if calibrator.above == "uniform" else 1 / float(calibrator.inverse_temperature_unsure.detach())
     covered = float(weight[below].sum())
     return {
         "threshold": float(calibrator.threshold.detach()),
         "n1": n1,
         "temperature": 1 / float(calibrator.inverse_temperature.detach()),
-        "temperature_unsure": unsure,
+        "temperature_unsure": above_t,
         "share_below": covered / float(weight.sum()),
         "accuracy_below": float(weight[below & right].sum()) / covered if covered else None,
         "temperature_residual": None if solution is None else float(solution.residuals[0]),

@@ -1,21 +1,21 @@
 r"""The evidence behind what belongs to single classes, counted in groups: voxels of one patient say the same again.
 
 A variable of a convex calibrator may speak of one *winner*, of one *label*, or of both
-(:meth:`~segcal.calibrators.convex.ConvexCalibrator.concerns`). With :math:`G` groups, of which :math:`G_p` have voxels
-with that winner and voxels with that label (the same or others: that the two never meet is evidence too), the distance
-of variable p from temperature scaling is weighted by
+(:meth:`~segcal.calibrators.convex.ConvexCalibrator.concerns`). Of :math:`G` groups, :math:`G_p` have voxels with that
+winner and voxels with that label. These may be different voxels, since it is evidence too if the two never meet. The
+distance of variable p from temperature scaling is weighted by
 
 .. math:: f_p = \frac{G}{G_p} \max\Bigl(1, \frac{c}{G s}\Bigr), \qquad
           R = (\theta - \theta_T)^\top F^{1/2} Q F^{1/2} (\theta - \theta_T), \quad F = \mathrm{diag} f ,
 
 where Q is the penalty of strength s that the calibrator declares: still a convex quadratic, zero at temperature
 scaling. However weak the penalty that held-out cases choose, what belongs to a class weighs at least :math:`c / G_p`
-(:data:`PRIOR`): cases of one place agree on much that does not hold in the next. Of fewer
-than `FitConfig.evidence` groups (or than all, where there are fewer) a variable keeps its value at temperature scaling
-exactly. Both hold where the penalty draws to a temperature, which it does wherever its strength is chosen.
+(:data:`PRIOR`). Cases of one site agree on much that does not hold at the next. Of fewer than `FitConfig.evidence`
+groups (or than all, where there are fewer) a variable keeps its value at temperature scaling exactly. Both hold where
+the penalty pulls to a temperature, which it does wherever its strength is chosen.
 
-The *influence* of a group on the temperature is how much it would change without the group: one Newton step from the
-optimum :math:`\beta` of all, with sums of derivatives :math:`g, h` over the voxels of the group and H over all,
+The *influence* of a group on the temperature is its change without the group. It is one Newton step from the optimum
+:math:`\beta` of all, with sums of derivatives :math:`g, h` over the voxels of the group and H over all,
 :math:`\beta_{-g} = \beta + g / (H - h)`.
 """
 
@@ -44,7 +44,7 @@ DECISIVE = 0.2
 
 @dataclass(frozen=True)
 class FitEvidence:
-    """What a fit rests on.
+    """The evidence behind a fit.
 
     Attributes:
         groups: how many groups of cases there were.
@@ -66,7 +66,7 @@ class FitEvidence:
 
 
 class Shrinkage(NamedTuple):
-    """How many groups stand behind each variable, and which of them stay where the penalty leads, ``(E, P)``.
+    """The number of groups behind each variable, and which variables stay where the penalty leads, ``(E, P)``.
 
     Of what belongs to no class `behind` is infinite. `pairs` has winner, label and groups of what has fewer groups than
     there are; -1 is any.

@@ -101,7 +101,7 @@ def fit(
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         progress: takes short texts on how far it is; without it they are shown on a terminal.
         declared: what cannot be read from arrays and loaders, as :func:`segcal.cases.as_cases` takes it: ``kind``
-            ("logits" unless told), ``model``, ``inferer``, ``pooling``, ``ignore``, ``groups``, ...
+            ("logits" by default), ``model``, ``inferer``, ``pooling``, ``ignore``, ``groups``, ...
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)

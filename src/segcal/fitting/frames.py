@@ -1,8 +1,8 @@
 """The voxels of a fit in the coordinates of a convex calibrator, divided among its experts.
 
-Frames are computed once and kept while they fit into the memory that is allowed; otherwise every pass computes them
-again from the stream, case by case, and sends back sums: wherever that is done (:meth:`VoxelSource.each_case`), they
-are added in the order of the cases, so that the fit is the same to the last bit.
+Frames are computed once and kept while they fit into the memory that is allowed. Otherwise every pass computes them
+again from the stream, case by case, and sends back sums (:meth:`VoxelSource.each_case`). These are added in the order
+of the cases, so the fit is the same to the last bit.
 """
 
 import copy
@@ -32,7 +32,7 @@ class _Found(NamedTuple):
 
 
 class _Draw(NamedTuple):
-    """How many voxels of each expert are drawn, and the sums of :class:`_Found` that their chances depend on."""
+    """The number of voxels of each expert to draw, and the sums of :class:`_Found` that their chances depend on."""
 
     totals: Tensor
     quotas: dict[int, int]
@@ -141,7 +141,7 @@ class Frames:
 
     @property
     def centre(self) -> Tensor | None:
-        """What was taken out of the features."""
+        """The offset taken out of the features."""
         return self._work.centre
 
     def blocks(self, experts: list[int]) -> Iterator[tuple[int, Block]]:

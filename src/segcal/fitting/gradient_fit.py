@@ -1,7 +1,7 @@
 r"""Fitting by gradient: for calibrators whose likelihood is not convex, those with convolutions or networks.
 
-Adam lowers the mean NLL of batches; after every round through the data the NLL of validation data is read, the learning
-rate is halved when it stops falling, and training stops when that does not help either; the best parameters are kept
+Adam lowers the mean NLL of batches. After every round through the data the NLL of validation data is read. The learning
+rate is halved when it stops falling, and training stops when that does not help either. The best parameters are kept
 (:func:`segcal.fitting.adam.train_rounds`). Calibrators that see neighbours train on tiles of the cases
 (:mod:`segcal.fitting.crops`), the others on the voxels of the fit. The default options work without a search;
 ``FitConfig.paper()`` searches learning rate, patience and weight decay (:mod:`segcal.fitting.paper`).

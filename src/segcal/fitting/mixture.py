@@ -7,7 +7,7 @@ minimising
 
 with p the probability of the label: at the minimum the weights sum to 1 of themselves, and only bounds remain.
 The problem is not convex in :math:`\beta`. A grid of temperatures around the exact temperature fit is solved on few
-voxels; the best one starts a Newton method in all four variables on all voxels. The certificate gives the largest
+voxels. The best one starts a Newton method in all four variables on all voxels. The certificate gives the largest
 component of the projected gradient there.
 """
 

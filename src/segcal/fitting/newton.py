@@ -10,8 +10,8 @@ and gradient are exact; H may come from a sample of the voxels. Where it serves 
 the residual), a larger sample is drawn.
 
 The residual is the largest component of the projected gradient: of g, without the components that push against
-an active bound. It is finished when this is at most `tol` *and* the decrease that the model still predicts is at
-most `tol` / 10, since a flat direction can hide a loss behind a small gradient.
+an active bound. It is finished when this is at most `tol` *and* the decrease that the model still predicts is at most
+`tol` / 10. A flat direction can hide a loss behind a small gradient.
 """
 
 from abc import ABC, abstractmethod
@@ -124,7 +124,7 @@ class ConvexProblem(BlockProblem):
         """Return the same objective on few voxels, for a first approach; None where few would mislead it."""
 
     def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
-        """Choose the strengths of the penalty, and the temperature that `nu` draws to."""
+        """Choose the strengths of the penalty, and the temperature that `nu` pulls to."""
 
     def penalty(self, theta: Tensor, block: int = 0) -> tuple[float, Tensor]:
         """Return the penalty of one block at ``theta`` ``(P,)`` and its gradient."""
@@ -245,7 +245,7 @@ def _within(theta: Tensor, low: Tensor, high: Tensor) -> Tensor:
 def box_step(gradient: Tensor, curvature: Curvature, low: Tensor, high: Tensor) -> Tensor:
     """Return the minimiser of the quadratic model within bounds on the step.
 
-    Projected Newton: solve in the free components, project, and accept if the model decreases; otherwise go along
+    Projected Newton: solve in the free components, project, and accept if the model decreases. Otherwise go along
     the direction to the first bound in the way, which always decreases it.
     """
     step = torch.zeros_like(gradient)

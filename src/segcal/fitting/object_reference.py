@@ -1,4 +1,4 @@
-"""What a calibrator remembers of the objects of labelled cases, so that those of new ones can be judged against them.
+"""Facts about the objects of labelled cases that a calibrator remembers, to judge those of new cases.
 
 A section of ``calibrator.json`` like :mod:`segcal.fitting.reference`: numbers as texts, and no image content. What is
 stated of new objects is computed from these numbers by :mod:`segcal.trust`; here is only their form.

@@ -6,8 +6,8 @@ of g count
 .. math:: w_g = \min\bigl(1,\ 2 Q / \ell_g\bigr)
 
 times in what is fitted. The temperature is that of the weighted voxels, found in three rounds. A case that is held out
-is measured as it is. Of ten groups or more, those that failed are a part of what will come, and all count alike: what
-is richer than a temperature learns from them.
+is measured as it is. With ten groups or more, failed ones are representative of new cases, and all count alike.
+Calibrators richer than a temperature learn from them.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from segcal.fitting.convex_problem import COARSE_TOL, case_terms, solve_temperat
 from segcal.fitting.division import FOLD_VOXELS, groups_of, thinned
 from segcal.fitting.request import FitData
 
-# Set on divisions of cardiac patients: see decision 256.
+# Set on splits of cardiac patients: see decision 256.
 BEYOND, QUARTILE, ROUNDS = 2.0, 75, 3
 CPU = torch.device("cpu")
 

@@ -1,4 +1,4 @@
-"""What a calibrator remembers of labelled cases, so that new ones without labels can be judged against them.
+"""Facts about labelled cases that a calibrator remembers, to judge new cases without labels.
 
 A section of ``calibrator.json``: a few numbers per case and class, and one curve per class; no image content. Numbers
 stand in texts, separated by spaces, because a list of them would take a line each. :mod:`segcal.trust` fills and reads
@@ -40,7 +40,7 @@ class ReferenceCase(msgspec.Struct, frozen=True, omit_defaults=True):
     """One labelled case: its name, its group, :data:`OF_CASE`, and :data:`OF_CLASS` of one class after the other.
 
     `joint` counts voxels by label and by kind of decision, where that is not zero; "" in what 0.1 wrote.
-    `fold` is the place of the calibrator of :attr:`Reference.folds` whose numbers these are.
+    `fold` is the index of the calibrator of :attr:`Reference.folds` whose numbers these are.
     """
 
     id: str
@@ -51,10 +51,10 @@ class ReferenceCase(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LossCurves(msgspec.Struct, frozen=True):
-    """Mean losses of one class at each threshold, and how many draws had the structure.
+    """Mean losses of one class at each threshold, and how many groups had the structure.
 
     Attributes:
-        present: draws in which the structure is there.
+        present: groups in which the structure is there.
         missed: of the voxels of the structure, those below the threshold.
         outranked: of the voxels of the structure, those whose classes down to it have more than the threshold.
         wrong: of the voxels at or above the threshold, those that are not of the structure; the largest share of this
@@ -113,7 +113,7 @@ def read_numbers(text: str, *shape: int) -> NDArray[np.float64]:
 
 
 def written_sparse(values: ArrayLike) -> str:
-    """Return the numbers that are not zero as one text, each with its place.
+    """Return the numbers that are not zero as one text, each with its index.
 
     >>> written_sparse([0, 0.5, 0, 2]), read_sparse("1:0.5 3:2", 2, 2).tolist()
     ('1:0.5 3:2', [[0.0, 0.5], [0.0, 2.0]])

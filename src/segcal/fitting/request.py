@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.surroundings import CONTEXTS
+from segcal.calibrators.neighbourhood import CONTEXTS
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.loader import as_cases
 from segcal.cases.parallel import Workers
@@ -93,7 +93,7 @@ def read_data(
     suspect: bool = False,
     contexts: Collection[str] = (),
 ) -> FitData:
-    """Draw the voxels of a fit from its cases, or arrange to stream them; `suspect` warns of what is seldom meant.
+    """Draw the voxels of a fit from its cases, or arrange to stream them; `suspect` warns of what is rarely intended.
 
     `contexts` is what calibrators want to know around voxels; the other arguments are those of :func:`segcal.fit`.
     """

@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.calibrators.surroundings import CONTEXTS
+from segcal.calibrators.neighbourhood import CONTEXTS
 from segcal.cases.base import Case, CaseError, Cases, naming_case
-from segcal.cases.glance import Glance
 from segcal.cases.parallel import Engine, Failures, Workers, map_cases
+from segcal.cases.profile import Profile
 from segcal.errors import InputError
 from segcal.fitting.voxels import (
     HeldVoxels,
     Voxels,
     draw,
+    neighbourhood_of,
     refuse_nothing,
     release,
     require_labels,
-    surroundings_of,
     valid,
 )
 
@@ -38,7 +38,7 @@ class SampledVoxels(HeldVoxels):
         tick: Callable[[], None],
         workers: Workers = 1,
         failed: Callable[[CaseError], None] | None = None,
-        seen: Callable[[Glance], None] | None = None,
+        seen: Callable[[Profile], None] | None = None,
         contexts: Collection[str] = (),
     ) -> None:
         (drawn,) = _drawn([cases], per_case, seed, tick, workers, failed, seen, contexts)
@@ -57,7 +57,7 @@ def _drawn(
     tick: Callable[[], None],
     workers: Workers,
     failed: Callable[[CaseError], None] | None,
-    seen: Callable[[Glance], None] | None,
+    seen: Callable[[Profile], None] | None,
     contexts: Collection[str],
 ) -> list[tuple[Voxels, dict[str, int], int]]:
     """Draw from each case once, in every pooling."""
@@ -82,7 +82,7 @@ def _drawn(
 
 def _draw_from(per_case: int, seed: int, contexts: Collection[str], case: Case) -> tuple[int, Voxels]:
     logits, labels = case.logits.reshape(case.logits.shape[0], -1), require_labels(case).reshape(-1)
-    voxels = valid(Voxels(logits, labels, labels, *surroundings_of(case, contexts)))
+    voxels = valid(Voxels(logits, labels, labels, *neighbourhood_of(case, contexts)))
     rng = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
     return voxels.labels.numel(), draw(voxels, per_case, rng)
 
@@ -99,7 +99,7 @@ class Room:
     """Room for a number of voxels, reserved as a whole before any case is read.
 
     Small pieces kept one by one would lie between the large arrays of the cases, and memory in between could not be
-    used again: the process would grow with every case, though it keeps little of each.
+    used again. The process would grow with every case, although it keeps little of each.
     """
 
     def __init__(self, num_classes: int, most: int, contexts: int | None) -> None:
@@ -127,7 +127,7 @@ class Room:
 
 
 def _same_known(first: Tensor, other: Tensor) -> None:
-    """Refuse a case of whose surroundings more or less is known than of the first one's."""
+    """Refuse a case of whose neighbourhood more or less is known than of the first one's."""
     for name, had, has in zip(CONTEXTS, (~first.isnan()).tolist(), (~other.isnan()).tolist(), strict=True):
         if had != has:
             raise InputError(

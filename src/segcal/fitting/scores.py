@@ -1,14 +1,14 @@
 r"""Scores of a fitted calibrator on voxels: likelihood, calibration error, and how well errors are detected.
 
-A held-out case is measured by the mean NLL of its voxels, by its ECE (15 bins), and, where it is known how far they are
-from the boundary of the labels, by its BA-ECE.
+A held-out case is measured by the mean NLL of its voxels, by its ECE (15 bins), and by its BA-ECE where distances to
+the boundary of the labels are known.
 
-The *noise* of a mean difference over cases is that of their groups: with :math:`d_i` the difference in case i of n, and
+The *noise* of a mean difference over cases is that of their groups. With :math:`d_i` the difference in case i of n, and
 g over groups,
 
 .. math:: \mathrm{se}^2 = \frac{G}{G - 1} \frac{1}{n^2} \sum_g \Bigl(\sum_{i \in g} (d_i - \bar d)\Bigr)^2 .
 
-Fits to overlapping folds are alike, so differences vary less within a division than between divisions; the variance is
+Fits to overlapping folds are alike, so differences vary less within a split than between splits. The variance is
 raised by :math:`1 + K / (K - 1)` for K folds (Nadeau and Bengio, 2003). With one group it is not known.
 """
 
@@ -38,7 +38,7 @@ Detection: TypeAlias = dict[str, float | None]
 
 
 class Worth(NamedTuple):
-    """What a calibrator is worth on one case: lower is better; None where something is not defined or not known."""
+    """The scores of a calibrator on one case: lower is better; None where one is not defined or not known."""
 
     nll: float
     ece: float

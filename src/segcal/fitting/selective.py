@@ -9,8 +9,8 @@ The temperatures are set on the validation voxels if there are some, otherwise o
 
 Both lists hold 1, so that neither rule can do worse than nothing on the voxels it looks at. Every T of the second list
 is at most 1: a model that is over-confident where it is right is left to an inner calibrator. With the rule "nll" and
-none inside, a result with a higher NLL on the validation voxels than temperature scaling is replaced by that: nothing
-is flagged, and the certificate says so.
+no inner calibrator, a result with a higher NLL on the validation voxels than temperature scaling is replaced by it.
+Then nothing is flagged, and the certificate says so.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping

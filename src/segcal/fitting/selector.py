@@ -2,14 +2,13 @@ r"""Training of the selector of selective scaling: which voxels are mispredicted
 
 The published recipe: cross-entropy, AdamW with a learning rate of 1e-3 and a weight decay of 1e-6, a batch
 normalisation before each ReLU, 40 epochs. A misprediction counts 1 + `repeats` times, as if it were appended to its
-batch `repeats` times; the selector then flags a voxel whose probability of being wrong is above
+batch `repeats` times. The selector then flags a voxel whose probability of being wrong is above
 :math:`1 / (2 + \text{repeats})`. Ignored voxels never get here: a fit sees labelled ones only. With validation voxels
 the weights of the best epoch are kept, without them those of the last.
 
-That is :meth:`FitConfig.paper`. With few classes the network is a few units wide, and where it ends depends on where it
-starts: of ten starts on a binary task, five never flagged a voxel and three more ended with a much higher loss.
-Otherwise, therefore, several starts are trained for a short while, the best goes on, and the learning rate is larger
-and falls to zero along a cosine.
+That is :meth:`FitConfig.paper`. With few classes the network is a few units wide, and its end depends on its start. Of
+ten starts on a binary task, five never flagged a voxel and three more ended with a much higher loss. So several starts
+are trained for a short while and the best goes on. The learning rate is larger and falls to zero along a cosine.
 
 After training the normalisations are folded into the layers. All random choices come from the seed.
 """

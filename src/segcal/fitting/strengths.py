@@ -7,20 +7,19 @@ The path goes from a strength at which nothing but temperature scaling is left,
 
 down to next to no penalty, each solution starting the next; the first two terms are Eq. 15, and terms of single classes
 weigh more the fewer groups have them (:mod:`segcal.fitting.evidence`). It ends early where the held-out NLL of the
-first fold has risen twice in a row, or once by half of what it had gained, and altogether where the folds so far lose
-against temperature scaling at every strength, both by more than one standard error over groups; it is refined around
-the best. Of a region the path is shorter and walked to its end in every fold: at the strong end, where next to nothing
+first fold has risen twice in a row, or once by half of its gain. It ends altogether where the folds so far lose against
+temperature scaling at every strength. Both must be by more than one standard error over groups. It is refined around
+the best. For a region the path is shorter and goes to its end in every fold. At the strong end, where almost nothing
 changes, its NLL rises and falls by chance.
 
-Of the strengths that are no more than one standard error worse than the best, over the groups of held-out cases, the
-strongest is taken: what the cases cannot tell apart is decided for the simpler map, and the simplest is temperature
-scaling. With one held-out group the error is not known, and the best is taken.
+Of the strengths that are at most one standard error worse than the best, over the groups of held-out cases, the
+strongest is taken. Where the cases cannot tell, the simpler map wins, and the simplest is temperature scaling. With one
+held-out group the error is not known, and the best is taken.
 
-Of a calibrator that is *guarded*, strengths at which the mean ECE or BA-ECE of held-out cases is more than 2 % higher
-than that of temperature scaling are left out before: a lower NLL is not bought with calibration errors. Of a *region*
-they also decide with it: a strength must be no more than one standard error worse than the best in both. Most voxels of
-a region are far from it, so its NLL is that of few voxels, and its standard error that of the one case that went wrong;
-in the errors all cases have a say.
+A *guarded* calibrator first leaves out strengths with a mean ECE or BA-ECE of held-out cases more than 2 % above that
+of temperature scaling. A lower NLL must not cost calibration. Of a *region* they also decide with it: a strength must
+be no more than one standard error worse than the best in both. Most voxels are far from a region, so its NLL is that of
+few voxels. Its standard error is that of the one case that went wrong. In the errors all cases have a say.
 """
 
 import copy
@@ -58,7 +57,7 @@ class Walk:
 
     @property
     def edge(self) -> str | None:
-        """Which end of the path was chosen, in words; None for a strength in between."""
+        """The chosen end of the path, in words; None for a strength in between."""
         if self.chosen == max(self.worth):
             return "the strongest: temperature scaling in all but name"
         return "the weakest: less is for those who fix it" if self.chosen < STRENGTHS[-2] else None

@@ -3,13 +3,13 @@ r"""Fitting of calibrators that are tables: histogram binning and the isotonic m
 **Histogram binning** has bins of confidence with equal mass, and the accuracy in each. Inner edges are the weighted
 quantiles :math:`k / B` of the confidence. Where many voxels have one and the same confidence (saturated background),
 several edges coincide and the bins between them stay empty; they keep what comes. An accuracy of exactly 0 or 1 would
-make a single miss infinitely bad: it is kept half a voxel away from both,
-:math:`a_b \in [\tfrac{1}{2 n_b}, 1 - \tfrac{1}{2 n_b}]` with :math:`n_b` the voxels of the bin.
+make a single miss infinitely bad. It is kept half a voxel away from both, :math:`a_b \in [\tfrac{1}{2 n_b}, 1 -
+\tfrac{1}{2 n_b}]` with :math:`n_b` the voxels of the bin.
 
 **The isotonic map** pools adjacent violators over all pairs of voxel and class, by scipy. Pairs (probability, is it the
 true class) are sorted by probability, equal probabilities joined, and the weighted least squares among non-decreasing
 functions found. Its flat pieces become the table of the calibrator: the ends of each piece, linear in between. A
-function with more pieces than the table holds is shortened by joining neighbouring pieces, the lightest first; a joined
+function with more pieces than the table holds is shortened by joining neighbouring pieces, the lightest first. A joined
 piece has their mean, so the function stays non-decreasing and its mean the same.
 """
 

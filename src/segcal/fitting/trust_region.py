@@ -7,7 +7,7 @@ are held; in the others, conjugate gradients lower the model
 
 until its slope has fallen to a share of what it was, or until they leave the region, where they stop (Steihaug). M is
 the preconditioner, and Delta a length in its metric. The step is cut off at the bounds, and taken if the objective
-falls by a share of what the model says; how well the two agree decides the next Delta. Where a Hessian from a sample
+falls by a share of what the model says. How well the two agree decides the next Delta. Where a Hessian from a sample
 serves badly, a larger sample is drawn.
 
 The model is worst far from the optimum. So the start is first moved along its own ray, which for the identity map of a

@@ -7,7 +7,7 @@ weights that undo it: voxel i of n is drawn with probability
           h_i = 1 - \max_c S(z_i)_c,
 
 by systematic sampling, and gets the weight :math:`1 / \pi_i`. Whether a voxel is drawn depends on its logits alone,
-never on its label, so the weighted likelihood is an unbiased estimate of that of all voxels.
+never on its label. So the weighted likelihood is an unbiased estimate of that of all voxels.
 
 A *stream* reads all voxels of all cases again on every pass and keeps nothing.
 """
@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.calibrators.surroundings import each_context
+from segcal.calibrators.neighbourhood import each_context
 from segcal.cases.base import Case, CaseError, Cases
-from segcal.cases.glance import Glance
 from segcal.cases.parallel import Engine, Failures, Workers, map_cases
+from segcal.cases.profile import Profile
 from segcal.errors import InputError
 from segcal.numerics import at_once, compute_dtype
 from segcal.statistics.boundary import find_boundary, squared_distances
@@ -44,8 +44,8 @@ class Voxels(NamedTuple):
         logits: ``(C, n)`` float32 or float64.
         labels: ``(n,)`` int32.
         weight: ``(n,)``, of the type of the logits.
-        context: ``(K, n)``, of :data:`segcal.calibrators.surroundings.CONTEXTS`, NaN where one is not known; None if it
-            was not asked for.
+        context: ``(K, n)``, of :data:`segcal.calibrators.neighbourhood.CONTEXTS`, NaN where one is not known; None if
+            it was not asked for.
         distance: ``(n,)``, from the boundary of the labels, infinite where there is none; None as for `context`.
     """
 
@@ -219,7 +219,7 @@ class StreamedVoxels(VoxelSource):
         tick: Callable[[], None],
         workers: Workers = 1,
         failed: Callable[[CaseError], None] | None = None,
-        seen: Callable[[Glance], None] | None = None,
+        seen: Callable[[Profile], None] | None = None,
         contexts: Collection[str] = (),
     ) -> None:
         self.num_classes, self._contexts, self._workers = cases.num_classes, contexts, workers
@@ -271,7 +271,7 @@ class StreamedVoxels(VoxelSource):
 def _batches(case: Case, contexts: Collection[str], factors: Mapping[str, float]) -> Iterator[Voxels]:
     labels = require_labels(case).reshape(-1)
     logits = case.logits.reshape(case.logits.shape[0], -1)
-    around, distance = surroundings_of(case, contexts)
+    around, distance = neighbourhood_of(case, contexts)
     step = max(256, STEP_VALUES // logits.shape[0])
     for start in range(0, labels.numel(), step):
         voxels = valid(Voxels(logits, labels, labels, around, distance).take(slice(start, start + step)))
@@ -284,8 +284,8 @@ def _on_batches(
     return function(case.id, _batches(case, contexts, factors))
 
 
-def surroundings_of(case: Case, contexts: Collection[str]) -> tuple[Tensor | None, Tensor | None]:
-    """Return the surroundings of every voxel, and how far it is from the boundary, if anything is wanted."""
+def neighbourhood_of(case: Case, contexts: Collection[str]) -> tuple[Tensor | None, Tensor | None]:
+    """Return the neighbourhood of every voxel, and how far it is from the boundary, if anything is wanted."""
     if not contexts:
         return None, None
     boundary = find_boundary(require_labels(case).numpy())

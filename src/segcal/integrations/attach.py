@@ -1,8 +1,8 @@
 """``segcal.attach``: a network that answers with calibrated log-probabilities; and what all frameworks share.
 
 The order is fixed: whatever makes logits of the resolution of the labels comes first, the calibrator second. Averages
-and interpolation of log-probabilities are no log-probabilities, so a network whose logits are coarser than its input is
-refused until it is said what is meant, and so is a calibrated network inside MONAI's sliding windows.
+and interpolation of log-probabilities are no log-probabilities. So a network whose logits are coarser than its input is
+refused until the user declares the order. A calibrated network inside MONAI's sliding windows is refused too.
 
 Shared are a calibrator from wherever it is, and the probabilities that ``segcal apply`` would write.
 """

@@ -1,11 +1,11 @@
 """DICOM SEG: what carries calibrated probabilities into a PACS, and the mask beside them.
 
-A fractional segmentation has 8 bits, too few to tell a winner from its neighbour; so each case gets two objects on the
-images of its series: ``CASE_probability.dcm`` (FRACTIONAL, PROBABILITY, one segment per foreground class) and
-``CASE_mask.dcm`` (BINARY), which is the decision itself.
+A fractional segmentation has 8 bits, too few to tell a winner from its neighbour. So each case gets two objects on the
+images of its series: ``CASE_probability.dcm`` is FRACTIONAL, PROBABILITY, with one segment per foreground class.
+``CASE_mask.dcm`` is BINARY, the decision itself.
 
-Arrays are laid on the series by geometry, not by luck: the affine of the case's NIfTI file and that of the images must
-be the same grid up to the order and direction of the axes.
+Arrays are laid on the series by geometry. The affine of the case's NIfTI file and that of the images must describe one
+grid, up to the order and direction of the axes.
 
 Codes of structures come from the file that dcmqi's ``itkimage2segimage`` takes. What is read of it:
 ``segmentAttributes``, a list of lists of segments, and ``SeriesDescription``. The ``labelID`` of a segment is the

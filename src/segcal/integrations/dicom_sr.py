@@ -1,10 +1,10 @@
 """DICOM SR: what :func:`segcal.trust` says of a case, as a report that a PACS takes.
 
 A report is a Comprehensive SR with the template TID 1500 (Measurement Report), one per case. It has one group of
-measurements per structure (TID 1411 if a DICOM SEG is there to refer to, else TID 1501), with the numbers of its row,
-the verdict and its reason, and one group for the case, which refers to the images. What has no code in a standard has
-the name of its column in ``trust.csv`` as its code, in the private scheme 99SEGCAL. Reports are complete and
-unverified: nobody has looked at them.
+measurements per structure (TID 1411 with a DICOM SEG to refer to, else TID 1501). It holds the numbers of its row, the
+verdict and its reason. One group for the case refers to the images. What has no code in a standard has the name of its
+column in ``trust.csv`` as its code, in the private scheme 99SEGCAL. Reports are complete and unverified: nobody has
+looked at them.
 """
 
 import os

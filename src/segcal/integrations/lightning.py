@@ -2,8 +2,8 @@
 
 Of every validation case a bounded sample of voxels is kept, in float32 on the CPU. At the end the samples of all ranks
 are put together in one order, so every rank fits the same calibrator. NLL and ECE are logged before and after on cases
-that the logged fit has not seen: each half of them is measured with a calibrator of the other half. What is kept
-is fitted to all, an artefact of segcal inside the checkpoint: JSON and safetensors, never a pickle of ours.
+that the logged fit has not seen. Each half of them is measured with a calibrator of the other half. What is kept is
+fitted to all, an artefact of segcal inside the checkpoint: JSON and safetensors, never a pickle of ours.
 """
 
 import os

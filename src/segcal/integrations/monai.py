@@ -1,7 +1,7 @@
 """MONAI: transforms in the place of ``Activations``, an inferer, a metric, a handler and an overlay for bundles.
 
 A calibrator belongs behind everything that averages: sliding windows, test-time augmentation, ensembles of logits. A
-:class:`CalibratedInferer` merges first and calibrates second; a calibrated network inside windows is refused, because
+:class:`CalibratedInferer` merges first and calibrates second. A calibrated network inside windows is refused, because
 averages of log-probabilities are none, and nothing in the result would show it.
 """
 
@@ -115,7 +115,7 @@ class CalibratedInferer(Inferer):
 class CalibrationTableMetric(CumulativeIterationMetric):
     """A metric of segcal: top-label calibration errors, NLL and others, from tables that count past 2^24 voxels.
 
-    Per case the number is that of :func:`segcal.evaluate`; the aggregate is the mean over cases, or is read from the
+    Per case the number is that of :func:`segcal.evaluate`. The aggregate is the mean over cases, or is read from the
     tables of all cases together, as the metric says or as `average` does. Buffers hold tables, so ranks add up.
 
     Args:

@@ -1,14 +1,14 @@
 """nnU-Net v2: a predictor that calibrates between its logits and its export.
 
-nnU-Net averages tiles, mirrored copies and folds as logits, resamples them to the image, and takes the softmax there;
-so that is where the calibrator stands, at the resolution of the labels and inside the box that was predicted. What is
+nnU-Net averages tiles, mirrored copies and folds as logits, resamples them to the image, and takes the softmax there.
+So that is where the calibrator stands, at the resolution of the labels and inside the box that was predicted. What is
 written is what ``nnUNetv2_predict --save_probabilities`` followed by ``segcal apply`` would write, bit for bit,
 without the way over the disk; nnU-Net's own commands take it.
 
-The seam is the plans: whoever exports asks them for the label manager, in this process and in the export processes that
-nnU-Net spawns, and the label manager holds the function from logits to probabilities. A calibrator that sees neighbours
-waits until the label manager puts the box back into the image: what is around a voxel is then what ``segcal apply``
-would have found in the file.
+The hook is the plans. Every export asks them for the label manager, in this process and in those that nnU-Net spawns.
+The label manager holds the function from logits to probabilities. A calibrator that sees neighbours waits until the
+label manager puts the box back into the image. The neighbourhood of a voxel is then the one that ``segcal apply`` would
+find in the file.
 """
 
 import json

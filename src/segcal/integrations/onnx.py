@@ -1,9 +1,9 @@
 """``segcal.export``: a calibrator, alone or behind its network, as one graph for other runtimes.
 
-``.onnx`` holds ONNX operators, ``.pt2`` a program of :mod:`torch.export`; batch and space may have any size. The graph
-is run before it is put in its place, on voxels that are spread out and on voxels whose leaders almost tie, and compared
-with the library: another winner is an error, and the largest difference is part of the answer. Of a model of regions
-the masks (log p above that of 1/2) and their nesting are compared instead.
+``.onnx`` holds ONNX operators, ``.pt2`` a program of :mod:`torch.export`; batch and space may have any size. Before the
+graph is written it is run on spread-out voxels and on voxels with near ties, and compared with the library. Another
+winner is an error; the largest difference is returned. Of a model of regions the masks (log p above that of 1/2) and
+their nesting are compared instead.
 
 Behind a network that is ONNX already, the two graphs are joined: inputs and outputs keep their names, and ``log_probs``
 is added. Both then speak the newer of the two operator sets.
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.arguments import typed
-from segcal.atomic import sweep, written
+from segcal.atomic import remove_leftovers, written
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.errors import InputError
@@ -95,7 +95,7 @@ def export(
     if target.suffix == ".onnx":
         need("onnxscript", "onnx")
         need("onnxruntime", "onnx")
-    sweep(target.parent)
+    remove_leftovers(target.parent)
     with written(target) as beside:
         if model is None:
             given = _example(own, axes, dtype)
@@ -144,7 +144,7 @@ def _write(module: nn.Module, given: tuple[Any, ...], path: Path, opset: int | N
     sizes: Any = {0: torch.export.Dim.DYNAMIC} | dict.fromkeys(range(2, given[0].ndim), torch.export.Dim.DYNAMIC)
     dynamic = tuple(Context(sizes, None) if isinstance(each, Context) else sizes for each in given)
     with _quietly():
-        module(*given)  # what does not fit is said here, in one sentence
+        module(*given)  # raises an error message for a wrong input
         if path.suffix == ".pt2":
             torch.export.save(torch.export.export(module, given, dynamic_shapes=dynamic), path)
             return
@@ -209,8 +209,8 @@ def _judged(target: Path, inputs: tuple[str, ...], calibrator: Calibrator, expec
 
 def _leads(one: Tensor, other: Tensor) -> Tensor:
     """Return where the winner of one stands above that of the other by more than rounding."""
-    top, rival = one.amax(1), one.gather(1, other.argmax(1)[:, None])[:, 0]
-    return top - rival > TIE * (1 + top.abs())
+    top, runner_up = one.amax(1), one.gather(1, other.argmax(1)[:, None])[:, 0]
+    return top - runner_up > TIE * (1 + top.abs())
 
 
 def _session(path: Path) -> Any:

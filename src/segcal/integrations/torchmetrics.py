@@ -1,6 +1,6 @@
 """torchmetrics: the metrics of segcal, right past 2^24 voxels, with states that ranks and shards add up.
 
-States are int64 counts and float64 sums of fixed size, reduced by ``sum``: memory does not grow with the voxels, and
+States are int64 counts and float64 sums of fixed size, reduced by ``sum``. Memory does not grow with the voxels, and
 ``merge_state`` and DDP give what one process would.
 """
 
@@ -53,7 +53,7 @@ class SegmentationCalibration(Metric):
 
     @property
     def higher_is_better(self) -> bool | None:  # type: ignore[override]
-        """What the metric says of itself."""
+        """The direction that the metric declares."""
         return {"higher": True, "lower": False, None: None}[self.reader.metric.better]
 
     def update(self, preds: Tensor, target: Tensor) -> None:

@@ -4,10 +4,10 @@ Networks such as SegFormer answer at a quarter of the resolution, and are traine
 to the labels. Calibrated before that, one to two labels in a hundred change; so nothing here calibrates coarse logits:
 
 - :class:`CalibratedSegmentation` is the network: its ``outputs.logits`` are log-probabilities at the size of the input,
-  or at ``target_size``, the size that ``post_process_semantic_segmentation`` is then asked for.
+  or at ``target_size``, which ``post_process_semantic_segmentation`` then gets.
 - :class:`CalibratedProcessor` is the image processor: it takes the outputs of the plain network, and its
   ``post_process_semantic_segmentation`` gives the same map with calibrated probabilities. It also takes mask
-  classifiers (MaskFormer, Mask2Former, OneFormer, EoMT), whose scores s are sums of masks, no logits: they are
+  classifiers (MaskFormer, Mask2Former, OneFormer, EoMT). Their scores s are sums of masks, no logits. They are
   calibrated as :math:`\log s - \log \sum s`, on which their calibrator must be fitted (:func:`mask_logits`).
 """
 

@@ -3,18 +3,18 @@
 - ``nifti``: one float32 volume per class, ``CASE/CLASS.nii.gz`` (3D Slicer, ITK-SNAP, napari, FSLeyes).
 - ``bids``: the same with the names of BIDS derivatives, ``CASE_label-CLASS_probseg.nii.gz``.
 - ``contours``: one label map per class, ``CASE/CLASS_levels.nii.gz``, whose value is the number of levels (0.05, 0.5
-  and 0.95 unless told) that the probability reaches: outlines of it are iso-contours.
+  and 0.95 by default) that the probability reaches. Its outlines are iso-contours.
 - ``geojson``: polygons of a map for GIS, ``CASE.geojson``: every connected part of every structure with its mean
   calibrated probability. GeoJSON (RFC 7946) is in longitude and latitude of WGS 84, so edges of pixels are carried
-  there from the system of the raster. A part is connected by edges of pixels, background and nodata have none, and
+  there from the system of the raster. Polygons are connected by edges of pixels, and background and nodata have none.
   `area` is in square metres where the raster is in a length. A style of QGIS lies beside it.
 - ``dicom-seg``: two DICOM SEG objects per case (:mod:`segcal.integrations.dicom`).
 
-Nothing else goes into the folder but hidden records of what was made from what: run again after an interruption, the
-same call goes on with the cases that are missing or changed. Label maps are never made of rounded probabilities.
+Beside these the folder has hidden records of the inputs of each file. After an interruption the same call goes on with
+the cases that are missing or changed. Label maps are never made of rounded probabilities.
 
 Objects (:class:`ObjectMaps`) are NIfTI or DICOM SEG. ``CASE_objects.nii.gz`` holds the number of the object at each
-voxel, and ``CASE_real.nii.gz`` the probability that it is real; of several structures, each has files of its own,
+voxel, and ``CASE_real.nii.gz`` the probability that it is real. Of several structures, each has files of its own,
 ``CASE_STRUCTURE_objects.nii.gz``. DICOM SEG has a segment per object, of those that are most likely real, as many as
 fit :data:`MOST_VALUES`.
 """

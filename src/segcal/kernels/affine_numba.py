@@ -1,10 +1,10 @@
 r"""Likelihoods of affine scores and of a temperature, with their derivatives, fused, on the CPU.
 
-The same numbers as :mod:`segcal.kernels.affine_torch`, in one pass: voxels go through in tiles that stay in the
-first-level cache, with the voxel as the innermost axis, so that every step runs on several voxels at once.
+The same numbers as :mod:`segcal.kernels.affine_torch`, in one pass. Voxels are processed in tiles that stay in the
+first-level cache. The voxel is the innermost axis, so every step runs on several voxels at once.
 
 A tile holds one row per class. With drops the winner has score zero and no output of its own: it is row 0, and the
-outputs are rows 1 to K; with plain scores they are rows 0 to K - 1.
+outputs are rows 1 to K. With plain scores they are rows 0 to K - 1.
 """
 
 from functools import partial

@@ -28,7 +28,7 @@ WIDE = ("affine", "drops", "curves")
 
 
 class Served(NamedTuple):
-    """Who computes, and why not a fused kernel.
+    """The implementation that computes, and the reason if it is not a fused kernel.
 
     Attributes:
         by: "numba", "triton", or "torch" for the tensor operations.

@@ -1,11 +1,11 @@
 """Calibrators on a CUDA device in one pass: a thread reads all classes of its voxels, maps them, writes them.
 
 The forms are those of :mod:`segcal.kernels.plan`. Weights of maps that differ by winner lie with the winners next to
-each other, so that voxels of a warp which have different ones still read from one line, and four in a row. Where there
-are many classes, scores of matrices and curves are computed twice, in loops, and not held. Drops are sorted by a
-network of comparisons, and ranks are found by comparing each class with each. Mixtures and tables need no sorting: they
-are one function of the gap, made of steps that are monotone in floating point. Curves change with what is around; what
-is behind of a ramp is a share, from 0 to 1, which the device takes in one step.
+each other. So voxels of a warp with different winners still read from one line, and four in a row. Where there are many
+classes, scores of matrices and curves are computed twice, in loops, and not held. Drops are sorted by a network of
+comparisons, and ranks are found by comparing each class with each. Mixtures and tables need no sorting: they are one
+function of the gap, made of steps that are monotone in floating point. Curves change with what is around. What is
+behind of a ramp is a share, from 0 to 1, which the device takes in one step.
 
 All types are computed in float32; the result is rounded to the type that is asked for, and the winner's lead is given
 in it.

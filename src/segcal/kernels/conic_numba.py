@@ -5,9 +5,9 @@ known before (positions: node and share of the way to the next). The drop of cla
 
 .. math:: s_k = \sum_r a_r\, \mathrm{row}_r(\text{position}_k),
 
-over one row for all (a = 1), for each context the two rows between which the voxel stands, and, if classes have rows,
-that of the pair of winner and class, or of the class. So a voxel touches a few numbers of many, however many rows there
-are: its gradient and its Hessian are looked up and added in place. Sums do not depend on the number of threads.
+over one row for all (a = 1), and for each context the two rows on either side of the voxel. If classes have rows, there
+is also that of the pair of winner and class, or of the class. So a voxel touches few numbers, however many rows there
+are. Its gradient and its Hessian are looked up and added in place. Sums do not depend on the number of threads.
 """
 
 from collections.abc import Sequence
@@ -56,8 +56,8 @@ def hessian(
 ) -> Tensor:
     """Return the Hessian of the summed NLL in the values of `rows`, those of shared ones first.
 
-    With `spread` ``(nodes, groups)``, the rows of classes are that times numbers of theirs, so many for each, and the
-    Hessian is in these numbers: where there are many rows, it is much smaller.
+    With `spread` ``(nodes, groups)``, the rows of classes are that matrix times numbers of each class. The Hessian is
+    in these numbers. Where there are many rows, it is much smaller.
     """
     own, counts, nodes = rows.contiguous().numpy(), np.array(hats, np.int64), rows.shape[1]
     made = np.eye(nodes) if spread is None else spread.contiguous().numpy()
@@ -331,8 +331,8 @@ def _leave(index, products, mixed, square, half, both, hessian):  # type: ignore
 def _hessian(x, weight, order, cell, rows, spread, classes, hats, start, stop, hessian):  # type: ignore[no-untyped-def]
     """Add to the upper triangle; between numbers of classes, which come last, and shared rows, to the lower one.
 
-    Voxels come cell by cell: in one the shares of rows are linear in few numbers u, and what is gathered is sums of
-    products of these, which are fewer than those of rows.
+    Voxels come cell by cell. Inside one the shares of rows are linear in few numbers u. Sums of products of these are
+    gathered, which are fewer than those of rows.
     """
     nodes, base, groups, size = rows.shape[1], 1 + hats.sum(), spread.shape[1], len(hats) + 1
     shared = base * nodes

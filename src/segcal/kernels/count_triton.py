@@ -1,10 +1,10 @@
 """The kernels of :mod:`segcal.kernels.reliability_triton`: blocks of voxels, read once, counted in tables.
 
-A program of one warp takes blocks of voxels, with the exponential of the loops for the CPU
-(:mod:`segcal.kernels.reliability_numba`) and sums in their order wherever a bin depends on them: all counts are the
-same. Where there are few classes, a thread holds those of its voxel; where there are more, they are read one after
-another, three times. What a voxel adds to the tables of its winner is added once, to a table by band, zone, whether it
-is right, winner and bin, where bins are those that the edges of all binnings make; tables are made of it afterwards.
+A program of one warp takes blocks of voxels. Its exponential is that of the loops for the CPU
+(:mod:`segcal.kernels.reliability_numba`), with sums in their order wherever a bin depends on them. So all counts are
+the same. Where there are few classes, a thread holds those of its voxel; where there are more, they are read one after
+another, three times. A voxel is added once to the tables of its winner: to a table by band, zone, right or wrong,
+winner and bin. Bins are cut by the edges of all binnings. Tables are made of it afterwards.
 
 A processor adds and multiplies floats at twice the rate at which it compares and chooses. So a comparison decides
 whether an instruction is carried out, in the language of the device, not which of two results is taken. Sums over the
@@ -17,7 +17,7 @@ lanes of a warp are in a fixed order.
 import triton
 import triton.language as tl
 
-from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES
+from segcal.kernels.raw_tables import UNCERTAINTY_BASE, UNCERTAINTY_BINS, ZONES
 from segcal.kernels.triton_classes import PTX, exp_below_zero, load, log1p_fused
 
 # So many small probabilities are added in float32 before they are added in float64.
@@ -27,7 +27,9 @@ SUMS = 8
 # Where a search among edges begins is said for so many parts of [0, 1].
 PLACES = 1024
 
-_DOUBT_BASE, _DOUBT_BINS, _ZONES, _SUMS = (tl.constexpr(x) for x in (DOUBT_BASE, DOUBT_BINS, ZONES, SUMS))
+_UNCERTAINTY_BASE, _UNCERTAINTY_BINS, _ZONES, _SUMS = (
+    tl.constexpr(x) for x in (UNCERTAINTY_BASE, UNCERTAINTY_BINS, ZONES, SUMS)
+)
 _PLACES, _MOST_SMALL = tl.constexpr(PLACES), tl.constexpr(MOST_SMALL)
 
 
@@ -161,7 +163,7 @@ def count_blocks(
 ):  # fmt: skip
     """Count the blocks of one program; `HELD` is the number of classes if a thread holds them, else 0.
 
-    With `MANY` there are several images, each with tables of its own, `room` numbers of 64 bits further on; then there
+    With `MANY` there are several images, each with tables of its own, `room` numbers of 64 bits further on. Then there
     are no bands, no reference and no prediction.
     """
     program, stride = tl.program_id(0).to(tl.int64), tl.cast(stride, tl.int64)
@@ -237,8 +239,8 @@ def count_blocks(
         _add_packed(packed, slot, inverse, valid, unit, scale)
         confused = valid & (right == 0) if HELD > 0 and BY_CLASS else valid
         tl.atomic_add(whole + confusion_at + truth * C + winner, one, mask=confused, sem="relaxed")
-        bits = ((others * inverse).to(tl.float32).to(tl.int32, bitcast=True) >> 20) - _DOUBT_BASE
-        slot = tl.minimum(tl.maximum(bits, 0), _DOUBT_BINS - 1) * 2 + right
+        bits = ((others * inverse).to(tl.float32).to(tl.int32, bitcast=True) >> 20) - _UNCERTAINTY_BASE
+        slot = tl.minimum(tl.maximum(bits, 0), _UNCERTAINTY_BINS - 1) * 2 + right
         tl.atomic_add(whole + slot, one, mask=valid, sem="relaxed")
         if COMPARED:
             kind = tl.where(old == truth, 0, tl.where(right == 1, 1, 2))
@@ -279,7 +281,7 @@ def count_blocks(
                 part = inverse.to(tl.float32)
                 of_code = tl.where(valid & (zone == lowest), part, 0.0)
                 small, pending = _add_all_small(exponentials, least, of_code, small, 0 * one, HELD)
-                if highest > lowest:  # seldom; there and back, or the compiler would keep all comparisons for it
+                if highest > lowest:  # rare; there and back, or the compiler would keep all comparisons for it
                     least = _exchanged(_exchanged(least, 1), 1)
                     by_zone = _add_lanes(by_zone, lowest, small, lane, HELD)
                     small = _nothing(zero, HELD)
@@ -289,10 +291,10 @@ def count_blocks(
                         by_zone = _add_lanes(by_zone, code, more, lane, HELD)
                 pending = tl.where(valid, pending & ~(one << winner), 0)
                 while tl.max(pending, 0) > 0:  # one class of each voxel after another, few at most
-                    rival, left = _lowest(pending), pending > 0
-                    share = exp_below_zero(load(z_ptr + rival * stride + at) - top).to(tl.float64) * inverse
+                    other, left = _lowest(pending), pending > 0
+                    share = exp_below_zero(load(z_ptr + other * stride + at) - top).to(tl.float64) * inverse
                     _add_class(
-                        packed, classes_at, zone, truth, rival, share, left, unit, scale, C, class_bins, edges_ptr
+                        packed, classes_at, zone, truth, other, share, left, unit, scale, C, class_bins, edges_ptr
                     )
                     pending = pending & (pending - 1)
             else:

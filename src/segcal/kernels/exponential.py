@@ -19,7 +19,7 @@ For :math:`u \ge 0`, with :math:`2^k` such that :math:`1 + f = (1 + u) 2^{-k}` i
 which keeps every digit of a small :math:`u`. :math:`k = 0` below :math:`u = \sqrt2 - 1`.
 
 The loops of the likelihoods let the compiler reassociate sums, and have an exponential and a logarithm of float64 of
-their own, which stay right under it: relative error below 3e-14 for t in [-708, 708], and 0 below.
+their own, which stay right under it. The relative error is below 3e-14 for t in [-708, 708], and 0 below.
 """
 
 import math

@@ -42,8 +42,8 @@ class Prepared(NamedTuple):
 def prepare(plan: FusedPlan, logits: Tensor) -> Prepared:
     """Return the kernel of a plan with its tables, for logits ``(images, C, n)``.
 
-    Tables on the host are prepared once: what was prepared before is known by all of their bytes, so that a change
-    of parameters cannot be missed, however it came about.
+    Tables on the host are prepared once. Prepared tables are keyed by all bytes of their parameters, so no change of
+    parameters can be missed.
     """
     there, classes = logits.device, logits.shape[1]
     if plan.form == "affine" and plan.tables[0].ndim == 1:

@@ -1,13 +1,13 @@
 """Compiled loops: how they are compiled, and in how many threads they run.
 
-Machine code is kept on disk beside the source (or in the user's cache folder), so that only the first call on a
-machine waits for the compiler. The loops release the interpreter lock, and threads of one process run them side by
-side. numba's own parallel loops are not used: the process that compiled one runs it as it was first compiled, every
-later process as it was optimised once more when it was stored, with sums in another order. No fast-math, unless a loop
-asks for it: every operation is rounded as written, so that a result depends neither on the width of the machine's
-vectors nor on where in a row a voxel stands.
+Machine code is kept on disk beside the source (or in the user's cache folder). Only the first call on a machine waits
+for the compiler. The loops release the interpreter lock, and threads of one process run them side by side. numba's own
+parallel loops are not used. The process that compiled one runs it as first compiled. Every later process runs it as
+optimised again when it was stored, with sums in another order. No fast-math, unless a loop asks for it. Every operation
+is rounded as written. So a result depends neither on the width of the machine's vectors nor on the position of a voxel
+in its row.
 
-Voxels are cut into parts whose number depends on how many there are, and on nothing else; each part has sums of its
+Voxels are cut into parts whose number depends on how many there are, and on nothing else. Each part has sums of its
 own, which are added in their order. So no result depends on the number of threads, which is torch's.
 """
 
@@ -57,8 +57,8 @@ def find_winner(x, top, winner, n):  # type: ignore[no-untyped-def]
 def compiled(function: Loop, fastmath: set[str] | bool = False) -> Loop:
     """Compile a loop that Python calls, and keep the machine code.
 
-    With `fastmath` all that it calls must be inlined by numba: a function of its own would be optimised apart in the
-    process that compiles it, and together with the loop in those that read it from the disk.
+    With `fastmath` all that it calls must be inlined by numba. The process that compiles a separate function optimises
+    it alone; those that read it from the disk optimise it together with the loop.
     """
     try:
         return numba.njit(cache=True, fastmath=fastmath, **OPTIONS)(function)

@@ -1,10 +1,10 @@
-r"""What a fused kernel must know of a calibrator: which of six forms its map has, and the tables of that form.
+r"""The input of a fused kernel: which of six forms the map of a calibrator has, and the tables of that form.
 
-With :math:`x = z - m`, where the *centre* m of a voxel is nothing, its largest logit, its free energy or its last
-logit, the scores are, by form,
+With :math:`x = z - m`the scores are, by form, as follows; the *centre* m of a voxel is nothing, its largest logit, its
+free energy or its last logit:
 
-- ``affine``: :math:`s = W_e x + b_e`, e the winner if there are several maps; tables W, ``(C,)`` for a diagonal or
-  ``(E, C, C)``, and b, ``(E, C)``, left out if there is none;
+- ``affine``: :math:`s = W_e x + b_e`, e the winner if there are several maps. Its tables are W, ``(C,)`` for a diagonal
+  or ``(E, C, C)``, and b, ``(E, C)``, left out if there is none;
 - ``drops``: with the logits in descending order and :math:`x_k = z_{(k)} - z_{(k+1)}`,
   :math:`s_{(k)} = -\sum_{l < k} (A_e x + b_e)_l`; tables A, ``(C, C - 1, C - 1)``, and b, ``(C, C - 1)``;
 - ``mixture``: :math:`s = \log(w_1 S(\beta z) + w_2 S(z) + w_3 / C)`; table :math:`(\beta, w)`, ``(4,)``;
@@ -13,14 +13,14 @@ logit, the scores are, by form,
 - ``curves``: :math:`s_k = -\sum_j (\beta_j(u) + \gamma_{ikj})\, r_j(z_i - z_k)`, the map of
   :mod:`segcal.calibrators.conic`; tables knots, base, hats, knots of hats, and of pairs, ``(1 or C, C, groups)``;
 - ``network``: :math:`s = z / T`, T = 1 + log(1 + e^{t + c_0}) - log(1 + e^{c_0}), t made of the largest
-  log-probabilities by layers with ReLU between them; tables weights ``(outputs, inputs)`` and bias of each layer. The
-  CPU has no loop for it.
+  log-probabilities by layers with ReLU between them. Its tables are weights ``(outputs, inputs)`` and bias of each
+  layer. The CPU has no loop for it.
 
 ``drops`` are computed in descending order of the logits and cut by a running minimum, since rounding need not be
-monotone; ``mixture`` and ``table`` by steps of which each is monotone in float32. The log-probabilities are
-:math:`s - \log \sum e^s`, with the winner's lead of :mod:`segcal.calibrators.tie_break`. Tables are float64, and are
-used in the type that is computed in. Below them are the tables in the order in which kernels read them: those of a CUDA
-device, and of functions the CPU's.
+monotone. ``mixture`` and ``table`` are computed by steps of which each is monotone in float32. The log-probabilities
+are :math:`s - \log \sum e^s`, with the winner's lead of :mod:`segcal.calibrators.tie_break`. Tables are float64, and
+are used in the type that is computed in. Below them are the tables in the order in which kernels read them: those of a
+CUDA device, and of functions the CPU's.
 """
 
 import functools
@@ -100,7 +100,7 @@ def affine_tables(tables: list[Tensor]) -> Tensor:
 
 @functools.cache
 def sorting_network(size: int) -> tuple[int, ...]:
-    """Return places to compare, two by two, that sort (Batcher's merging of odd and even)."""
+    """Return places to compare, two by two, that sort (Batcher's odd-even mergesort)."""
     found = []
     p = 1
     while p < size:
@@ -118,8 +118,8 @@ def sorting_network(size: int) -> tuple[int, ...]:
 def drop_tables(tables: list[Tensor]) -> Tensor:
     """Return weights by rank, sorted gap (in fours) and winner, with biases in place of the first gap, which is 0.
 
-    A rank is lower than the first by the sum of the drops above it, of which each is a map of the differences of
-    sorted gaps; what a gap adds is the difference of what the steps to it and from it add.
+    A rank is lower than the first by the sum of the drops above it. Each drop is a map of the differences of sorted
+    gaps. What a gap adds is the difference of what the steps to it and from it add.
     """
     weight = tables[0].cumsum(1)  # (winner, rank, step)
     of_gap = weight - torch.nn.functional.pad(weight[..., 1:], (0, 1))
@@ -184,10 +184,10 @@ def _intervals(device: torch.device) -> Tensor:
 def curve_tables(plan: FusedPlan, tables: list[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
     """Return ramps ``(J, 4)``, slopes ``(1 + T, J, filled to fours)``, pieces of hats ``(T, 2)``, and pairs.
 
-    What is behind of a ramp or of a piece is a share, from 0 to 1: of a number times a rate, plus a start. A ramp is
-    start, rate and width; the last one has no end, and its width is one. Slopes are those of the ramps where all pieces
-    are ahead, and what each piece adds, times the widths. Then how many ramps and contexts there are, the context of
-    each piece, and how many winners with curves of their own, ramps in a group, and groups.
+    The passed share of a ramp or of a piece is from 0 to 1. It is a number times a rate, plus a start. A ramp is start,
+    rate and width; the last one has no end, and its width is one. Slopes are those of the ramps where all pieces are
+    ahead, and what each piece adds, times the widths. Then come the numbers of ramps and contexts and the context of
+    each piece. The last are the numbers of winners with their own curves, of ramps in a group, and of groups.
     """
     knots, base, hats, hat_knots, pairs = tables
     ramps, pieces = len(base), [span - 1 for span in plan.spans]

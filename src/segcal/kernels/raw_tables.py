@@ -8,10 +8,10 @@ from typing import NamedTuple, Self, TypeAlias
 import numpy as np
 
 ZONES = 3
-# Bins of doubt: eight to an octave (the exponent and three bits of a float32), from 2^-40 to 1.
-DOUBT_OCTAVES = 40
-DOUBT_BINS = 8 * DOUBT_OCTAVES
-DOUBT_BASE = 8 * (127 - DOUBT_OCTAVES)
+# Bins of uncertainty: eight to an octave (the exponent and three bits of a float32), from 2^-40 to 1.
+UNCERTAINTY_OCTAVES = 40
+UNCERTAINTY_BINS = 8 * UNCERTAINTY_OCTAVES
+UNCERTAINTY_BASE = 8 * (127 - UNCERTAINTY_OCTAVES)
 HARMFUL, BENEFICIAL, NEUTRAL = 0, 1, 2
 # A number of every voxel, if there is one.
 Map: TypeAlias = np.ndarray | None
@@ -19,7 +19,7 @@ Map: TypeAlias = np.ndarray | None
 
 @dataclass(frozen=True)
 class Layout:
-    """What is counted: the sizes of the tables.
+    """The sizes of the tables that are counted.
 
     Attributes:
         num_classes: C.
@@ -35,7 +35,7 @@ class Layout:
 
 
 class RawTables(NamedTuple):
-    """What one pass counted; compiled loops take it as it is.
+    """Tables that one pass counted; compiled loops take them as they are.
 
     Attributes:
         cells: ``(bands, zones, wrong/right, bins)`` int64, the binnings one after another on the last axis.
@@ -45,7 +45,7 @@ class RawTables(NamedTuple):
         class_prob: the sum of the class's probability, float64.
         confusion: ``(truth, prediction)`` int64.
         flips: ``(reference, prediction, harmful/beneficial/neutral)`` int64.
-        doubt: ``(doubt bins, wrong/right)`` int64, from the least doubt to the most.
+        uncertainty: ``(uncertainty bins, wrong/right)`` int64, from the lowest uncertainty to the highest.
         sums: sums of NLL, Brier score and entropy, float64.
         energy: mean of the free energy and sum of squared deviations from it, float64.
         ignored: ``(1,)`` int64, the voxels that did not count.
@@ -59,7 +59,7 @@ class RawTables(NamedTuple):
     class_prob: np.ndarray
     confusion: np.ndarray
     flips: np.ndarray
-    doubt: np.ndarray
+    uncertainty: np.ndarray
     sums: np.ndarray
     energy: np.ndarray
     ignored: np.ndarray
@@ -71,7 +71,7 @@ class RawTables(NamedTuple):
         c, top = layout.num_classes, (layout.bands, ZONES, 2, sum(layout.bins))
         by_class = (ZONES, c, layout.class_bins)
         whole = {"cells": top, "class_count": by_class, "class_hits": by_class, "confusion": (c, c)}
-        whole |= {"flips": (c, c, 3), "doubt": (DOUBT_BINS, 2), "ignored": (1,)}
+        whole |= {"flips": (c, c, 3), "uncertainty": (UNCERTAINTY_BINS, 2), "ignored": (1,)}
         real: dict[str, tuple[int, ...]] = {"confidence": top, "class_prob": by_class}
         real |= {"sums": (3,), "energy": (2,), "offset": (1,)}
         arrays = {name: np.zeros(shape, np.int64) for name, shape in whole.items()}

@@ -3,11 +3,11 @@ r"""One pass over the voxels of a case: everything that the statistics need, as 
 For every voxel with a label :math:`y \ge 0`, from its scores :math:`z` (logits, log-probabilities or a calibrator's
 scores; the softmax is taken here):
 
-- confidence :math:`\max_c q_c`, counted in bins (lo, hi] with edges :math:`k/B`, for several B at once, and apart by
-  band (a code the caller gives each voxel), by zone and by whether the prediction is right;
+- confidence :math:`\max_c q_c`, counted in bins (lo, hi] with edges :math:`k/B`, for several B at once. Bands (a code
+  of the caller for each voxel), zones and right or wrong predictions are counted apart;
 - each :math:`q_c` in bins of its own, apart by zone;
 - the confusion of truth and prediction, and the voxels whose prediction differs from a reference prediction;
-- doubt :math:`1 - \max_c q_c` in bins that are even in its logarithm, from which rankings are read;
+- uncertainty :math:`1 - \max_c q_c` in bins that are even in its logarithm, from which rankings are read;
 - sums of :math:`-\log q_y`, of :math:`\sum_c (q_c - [c = y])^2` and of the entropy, and moments of the free energy.
 
 A zone is: 0, class 0 in truth and prediction; 1, class 0 in truth only; 2, another class in truth.
@@ -15,7 +15,7 @@ A zone is: 0, class 0 in truth and prediction; 1, class 0 in truth only; 2, anot
 The prediction is the class with the largest score, the lowest index of equal ones. With a reference prediction the
 reference stays where it is one of the largest: a prediction changes only where another class is *strictly* above.
 
-There are three implementations: :func:`reference_count` says it in plain tensor operations and serves every device;
+There are three implementations: :func:`reference_count` says it in plain tensor operations and serves every device.
 `reliability_numba` is the fast one for the CPU, `reliability_triton` for CUDA devices and types up to float32. Half
 precision is computed in float32, other types in their own.
 """
@@ -29,10 +29,10 @@ from segcal.kernels import reliability_numba
 from segcal.kernels.apply import has_triton
 from segcal.kernels.raw_tables import (
     BENEFICIAL,
-    DOUBT_BASE,
-    DOUBT_BINS,
     HARMFUL,
     NEUTRAL,
+    UNCERTAINTY_BASE,
+    UNCERTAINTY_BINS,
     ZONES,
     Layout,
     Map,
@@ -136,9 +136,9 @@ def _count(z: Tensor, y: Tensor, band: Tensor, new: Tensor, layout: Layout) -> R
     if layout.class_bins:
         _count_classes(q, y, zone, layout.class_bins, tables)
     tables.confusion[:] = _bincount(y * layout.num_classes + new, tables.confusion.shape)
-    doubt = (rest * confidence).float().view(torch.int32).long()
-    doubt = ((doubt >> 20) - DOUBT_BASE).clamp(0, DOUBT_BINS - 1)
-    tables.doubt[:] = _bincount(doubt * 2 + right, tables.doubt.shape)
+    uncertainty = (rest * confidence).float().view(torch.int32).long()
+    uncertainty = ((uncertainty >> 20) - UNCERTAINTY_BASE).clamp(0, UNCERTAINTY_BINS - 1)
+    tables.uncertainty[:] = _bincount(uncertainty * 2 + right, tables.uncertainty.shape)
 
     own = gap.gather(0, y[None])[0].double()
     brier = q.square().sum(0) - 2 * q.gather(0, y[None])[0] + 1

@@ -1,14 +1,14 @@
 """The fused CPU version of :mod:`segcal.kernels.reliability`.
 
-Voxels lie side by side in memory (classes are the first axis of a case), so the inner loops run along voxels, over
-tiles that stay in the first-level cache, so that reading a row again costs little; the map of probabilities is never
-written. Each loop touches few arrays, because compilers give up on vector instructions when there are many. A case is
-divided into blocks that have tables of their own, so that the result does not depend on the number of threads
+Voxels lie side by side in memory (classes are the first axis of a case), so the inner loops run along voxels. Tiles
+stay in the first-level cache, so reading a row again costs little. The map of probabilities is never written. Each loop
+touches few arrays, because compilers give up on vector instructions when there are many. A case is divided into blocks
+that have tables of their own, so that the result does not depend on the number of threads
 (:mod:`segcal.kernels.loops`).
 
-Some tables take one entry per voxel. Of the probabilities of the classes most lie in the first bin: they are summed
-lane by lane, and only the others are looked up one by one; counts of the first bin are what is left over, and are
-filled in at the end of the case. In the loops ``n`` is the number of voxels in the tile.
+Some tables take one entry per voxel. Most probabilities of the classes lie in the first bin. They are summed lane by
+lane, and only the others are looked up one by one. Counts of the first bin are what is left over, and are filled in at
+the end of the case. In the loops ``n`` is the number of voxels in the tile.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from torch import Tensor
 from segcal.checks import check_finite
 from segcal.kernels.exponential import bits_of_single, exp_below_zero, log1p_above_zero, single_of_bits
 from segcal.kernels.loops import OPTIONS, SOURCES, TILE, compiled, find_winner, in_parts, part
-from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES, Layout, Map, RawTables, add_tables
+from segcal.kernels.raw_tables import UNCERTAINTY_BASE, UNCERTAINTY_BINS, ZONES, Layout, Map, RawTables, add_tables
 
 # A case that is not contiguous is copied in pieces of about this many voxels.
 PIECE_VOXELS = 1 << 18
@@ -44,7 +44,7 @@ class Scratch(NamedTuple):
     zone: np.ndarray
     log: np.ndarray  # log of the sum of all e
     inverse: np.ndarray  # 1 over that sum: the confidence
-    doubt: np.ndarray  # 1 - confidence
+    uncertainty: np.ndarray  # 1 - confidence
     own_gap: np.ndarray  # score of the true class - top
     cell: np.ndarray  # where the bins of the voxel's kind begin
     slot: np.ndarray  # a bin for every voxel
@@ -59,8 +59,8 @@ class Scratch(NamedTuple):
         winner, zone = np.zeros(TILE, np.int32), np.zeros(TILE, np.int32)
         log, inverse, own_gap = np.zeros(TILE), np.zeros(TILE), np.zeros(TILE)
         cell, slot, chosen = (np.zeros(TILE + 1, np.int64) for _ in range(3))
-        doubt, high, low = np.zeros(TILE, np.float32), np.zeros(TILE + 1), np.zeros((ZONES, num_classes, TILE))
-        return cls(x, top, sums, winner, zone, log, inverse, doubt, own_gap, cell, slot, chosen, high, low)
+        uncertainty, high, low = np.zeros(TILE, np.float32), np.zeros(TILE + 1), np.zeros((ZONES, num_classes, TILE))
+        return cls(x, top, sums, winner, zone, log, inverse, uncertainty, own_gap, cell, slot, chosen, high, low)
 
 
 def load_row(raw, bfloat, start, x, n):  # type: ignore[no-untyped-def]
@@ -128,7 +128,7 @@ def _add_class(row, top, winner, code, sums, n):  # type: ignore[no-untyped-def]
 @part
 def softmax_tile(s, n):  # type: ignore[no-untyped-def]
     """Turn scores into exponentials, and compute what every voxel needs of them."""
-    x, top, winner, sums, log, inverse, doubt = s.x, s.top, s.winner, s.sums, s.log, s.inverse, s.doubt
+    x, top, winner, sums, log, inverse, uncertainty = s.x, s.top, s.winner, s.sums, s.log, s.inverse, s.uncertainty
     sums[:] = 0
     for c in range(x.shape[0]):
         _add_class(x[c], top, winner, np.int32(c), sums, n)
@@ -137,7 +137,7 @@ def softmax_tile(s, n):  # type: ignore[no-untyped-def]
     for v in range(n):
         rest = np.float64(sums[v])
         inverse[v] = 1.0 / (1.0 + rest)
-        doubt[v] = rest * inverse[v]
+        uncertainty[v] = rest * inverse[v]
 
 
 @part
@@ -173,15 +173,15 @@ def _add_confidence(confidence, zone, cell, slot, first, count, total, n):  # ty
 
 
 @part
-def _add_counts(zone, winner, doubts, labels, start, doubt, confusion, ignored, n):  # type: ignore[no-untyped-def]
+def _add_counts(zone, winner, uncertainties, labels, start, uncertainty, confusion, ignored, n):  # type: ignore[no-untyped-def]
     for v in range(n):
         if zone[v] == NO_ZONE:
             ignored[0] += 1
             continue
         y, p = labels[start + v], winner[v]
         confusion[y, p] += 1
-        i = min(max((bits_of_single(doubts[v]) >> 20) - DOUBT_BASE, 0), DOUBT_BINS - 1)
-        doubt[i, np.int64(y == p)] += 1
+        i = min(max((bits_of_single(uncertainties[v]) >> 20) - UNCERTAINTY_BASE, 0), UNCERTAINTY_BINS - 1)
+        uncertainty[i, np.int64(y == p)] += 1
 
 
 @part
@@ -229,7 +229,7 @@ def add_tile(s, labels, bands, reference, prediction, start, n, bins, out):  # t
         find_bins(s.inverse, bins[k], s.slot, n)
         _add_confidence(s.inverse, s.zone, s.cell, s.slot, first, count, confidence, n)
         first += bins[k]
-    _add_counts(s.zone, s.winner, s.doubt, labels, start, out.doubt, out.confusion, out.ignored, n)
+    _add_counts(s.zone, s.winner, s.uncertainty, labels, start, out.uncertainty, out.confusion, out.ignored, n)
     if reference.size:
         _add_flips(s.zone, s.winner, labels, reference, start, out.flips, n)
 

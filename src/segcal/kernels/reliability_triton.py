@@ -17,13 +17,13 @@ from torch import Tensor
 
 from segcal.checks import check_finite
 from segcal.kernels.count_triton import PLACES, SUMS, count_blocks
-from segcal.kernels.raw_tables import DOUBT_BINS, ZONES, Layout, Map, RawTables
+from segcal.kernels.raw_tables import UNCERTAINTY_BINS, ZONES, Layout, Map, RawTables
 
 BLOCK, HELD_BLOCK, ROW_BLOCK = 64, 32, 128
 MOST_HELD = 24
 MOST_REGISTERS = 128  # of a thread: with more, too few threads would be there to wait for memory
 MOST_PROGRAMS = 8192  # the device is filled some times over
-# Programs that share a table are few, so that they seldom wait for each other, and that a count and a sum of
+# Programs that share a table are few, so that they rarely wait for each other, and that a count and a sum of
 # probabilities, to 2^-29 or so, fit into one number.
 FEWEST_TABLES, TABLE_VOXELS, MOST_CELLS = 64, 1 << 16, 1 << 23
 MOST_ROOM = 1 << 24  # numbers of 64 bits for the tables of images that are counted at once
@@ -52,7 +52,7 @@ def count_images(scores: Tensor, labels: Tensor, layout: Layout) -> list[RawTabl
 
 
 class _Sizes(NamedTuple):
-    """How the tables of an image lie.
+    """The layout of the tables of an image.
 
     Attributes:
         bins: of the layout.
@@ -62,7 +62,7 @@ class _Sizes(NamedTuple):
         packed: numbers of a table that hold count and sum of a cell: confidence, by winner too if a thread holds the
             classes, and, from `cells` on, of classes.
         cells: see `packed`.
-        whole: counts of a table: doubt, confusion and flips.
+        whole: counts of a table: uncertainty, confusion and flips.
         low: sums of small probabilities of a program.
         most: voxels that are added in one table, at most.
         room: numbers of 64 bits of all that.
@@ -87,7 +87,7 @@ class _Sizes(NamedTuple):
         blocks = triton.cdiv(voxels, HELD_BLOCK if held else BLOCK)
         cells = layout.bands * ZONES * 2 * (held if held and layout.class_bins else 1) * bins.fine
         packed, low = cells + ZONES * 2 * classes * layout.class_bins, ZONES * classes
-        whole = 2 * DOUBT_BINS + (4 if compared else 1) * classes**2
+        whole = 2 * UNCERTAINTY_BINS + (4 if compared else 1) * classes**2
         programs = min(blocks, MOST_PROGRAMS)
         most_tables = max(MOST_CELLS, voxels // 8) // (packed + whole // 2)
         tables = max(1, min(programs, most_tables, max(FEWEST_TABLES, triton.cdiv(voxels, TABLE_VOXELS))))
@@ -116,7 +116,7 @@ def _count(
     count_blocks[programs, images](
         flat, y, *nothing, bins.of_class, bins.guess, bins.ends, packed, whole, low, sums, bad, voxels,
         flat.stride(0), flat.stride(1), room, 1 << shift, scale, classes, bins.fine, layout.class_bins, tables,
-        packed_size, whole_size, cells, 2 * DOUBT_BINS, 2 * DOUBT_BINS + classes**2, bands is not None,
+        packed_size, whole_size, cells, 2 * UNCERTAINTY_BINS, 2 * UNCERTAINTY_BINS + classes**2, bands is not None,
         reference is not None, prediction is not None, layout.class_bins > 0, held, HELD_BLOCK if held else BLOCK,
         bins.steps, images > 1, num_warps=1, enable_fp_fusion=False, maxnreg=MOST_REGISTERS,
     )  # fmt: skip
@@ -142,9 +142,9 @@ def _count(
 
 
 def _fill_whole(tables: RawTables, counts: np.ndarray, totals: np.ndarray) -> None:
-    """Set doubt, confusion and flips of all images, and the sums over all voxels."""
-    pairs, cells = tables.doubt[0].size, tables.confusion[0].size
-    tables.doubt[...] = counts[:, :pairs].reshape(tables.doubt.shape)
+    """Set uncertainty, confusion and flips of all images, and the sums over all voxels."""
+    pairs, cells = tables.uncertainty[0].size, tables.confusion[0].size
+    tables.uncertainty[...] = counts[:, :pairs].reshape(tables.uncertainty.shape)
     tables.confusion[...] = counts[:, pairs : pairs + cells].reshape(tables.confusion.shape)
     if counts.shape[1] > pairs + cells:
         tables.flips[...] = counts[:, pairs + cells :].reshape(tables.flips.shape)
@@ -222,9 +222,9 @@ def _add_programs(
 ):  # fmt: skip
     """Add the tables and sums of all programs of an image, in their order, to one row: a part of it each.
 
-    Counts, sums that were packed with them, other counts, sums of small probabilities; then NLL, Brier score, entropy,
-    how many voxels were ignored, mean of the free energy, squared deviations from it, its largest, and whether there
-    were numbers that cannot be computed with.
+    Counts, sums that were packed with them, other counts, sums of small probabilities. Then NLL, Brier score, entropy,
+    the number of ignored voxels, and mean, squared deviations and maximum of the free energy. The last says whether
+    there were unusable numbers.
     """
     part, image, lane = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.arange(0, BLOCK)
     packed_ptr, low_ptr, sums_ptr = packed_ptr + image * room, low_ptr + image * room, sums_ptr + image * room

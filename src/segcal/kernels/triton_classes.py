@@ -1,15 +1,15 @@
 """Steps of kernels for CUDA devices: exponential and logarithm, and the classes of a block of voxels.
 
-The exponential is operation by operation that of the CPU: if the compiler fuses no more than what is written
+The exponential is operation by operation that of the CPU. If the compiler fuses no more than what is written
 (``enable_fp_fusion=False``), every bit is that of :mod:`segcal.kernels.exponential`. It is monotone for all float32
 values, which sums of them inherit.
 
-Classes are a tuple of vectors, so that the compiler unrolls the loops over them: nothing is padded, nothing is read
-twice, and every class stays in a register. Where there are too many, they are read and computed again instead.
+Classes are a tuple of vectors, so the compiler unrolls the loops over them. Nothing is padded, nothing is read twice,
+and every class stays in a register. Where there are too many, they are read and computed again instead.
 
-Reads and writes are said in the language of the device: in Triton's there is no read of four numbers by one thread, and
-for each of its reads and writes a pass of its compiler takes time that is quadratic in the size of the kernel, minutes
-for a sorted one. Triton's interpreter does not know that language, and has its own.
+Reads and writes are in the language of the device. In Triton's there is no read of four numbers by one thread. Each of
+its reads and writes also costs a compiler pass that is quadratic in the size of the kernel, minutes for a sorted one.
+Triton's interpreter does not know that language, and has its own.
 """
 # ruff: noqa: RUF005 - of tuples, Triton knows sums only
 # mypy: disable-error-code="assignment"
@@ -61,7 +61,7 @@ def exp_below_zero(t):
 def log_normal(x):
     """Return log x of positive normal float32 numbers.
 
-    With x = 2^k (1 + f) and f in [-1/3, 1/3), it is k ln 2 + f + f^2 P(f); P is a minimax fit (error 6e-9).
+    With x = 2^k (1 + f) and f in [-1/3, 1/3), it is k ln 2 + f + f^2 P(f). P is a minimax fit (error 6e-9).
     """
     bits = x.to(tl.int32, bitcast=True)
     exponent = (bits - _TWO_THIRDS) & -(1 << 23)
@@ -190,7 +190,7 @@ def write_classes(out_ptr, start, stride, inside, s, most, log, winner, lead, C:
                   NORMALISES: tl.constexpr):  # fmt: skip
     """Write scores, of which `most` is the largest, normalised.
 
-    With `KEEPS` the winner is kept where only rounding made it another class; if it is 2, classes as high as the winner
+    With `KEEPS` the winner is kept where only rounding made it another class. If it is 2, classes as high as the winner
     are lowered too. A class that is above by more than rounding stays there: a broken promise is not hidden.
     """
     kind: tl.constexpr = out_ptr.dtype.element_ty

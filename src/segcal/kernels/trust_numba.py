@@ -1,8 +1,8 @@
 r"""Sums over the voxels of one case that :mod:`segcal.trust.sums` keeps, in one pass over its scores, on the CPU.
 
-How many thresholds a probability reaches is looked up by the first bits of the smaller of :math:`p` and :math:`1 - p`,
-which tell it but for one, and that one is compared. So thresholds must be apart: by 2 % of that smaller number. With
-the scores less their largest, t, the entropy of a voxel is :math:`\log \sum_c e^{t_c} - \sum_c p_c t_c`.
+The number of thresholds that a probability reaches is looked up by the first bits of the smaller of :math:`p` and
+:math:`1 - p`. These leave one threshold open, which is compared. So thresholds must be apart: by 2 % of that smaller
+number. With the scores less their largest, t, the entropy of a voxel is :math:`\log \sum_c e^{t_c} - \sum_c p_c t_c`.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ BITS = 17
 
 
 class VoxelSums(NamedTuple):
-    """What is added over voxels, as :class:`segcal.trust.sums.CaseSums` describes it, all float64.
+    """Sums over voxels, as :class:`segcal.trust.sums.CaseSums` describes it, all float64.
 
     `alone` has voxels and entropy; `columns` six rows of classes without labels, and `labelled` three with them.
     """

@@ -1,9 +1,9 @@
-"""What conic scaling looks at around a voxel: gaps to the runner-up, and means and shares in windows of a plane.
+"""Contexts of conic scaling: gaps to the runner-up, and means and shares in windows of a plane.
 
-With d the distance from the winner to the next class, at most a limit: the mean of d in a window, and the share of a
-window's voxels that have the voxel's own class; beyond the border there is nothing. Sums are float64 (of a CUDA device
-float32 between columns and rows), counts exact. The CPU has compiled loops, of sums and counts that slide along with
-the voxel, a CUDA device kernels of Triton. Nothing of it has a gradient.
+Let d be the distance from the winner to the next class, at most a limit. The numbers are the mean of d in a window, and
+the share of its voxels that have the voxel's own class. Beyond the border there is nothing. Sums are float64 (of a CUDA
+device float32 between columns and rows), counts exact. The CPU has compiled loops, of sums and counts that slide along
+with the voxel, a CUDA device kernels of Triton. Nothing of it has a gradient.
 """
 
 import math

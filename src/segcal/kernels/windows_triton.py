@@ -80,7 +80,7 @@ def _plane(out_ptr, plane, planes, image, rows, columns):
 
 @triton.jit
 def _class_bits(decided_ptr, bits_ptr, rows, columns, words, C):
-    """Write for every class a bit for every voxel, 32 of a row in a word, four words at a time, each with the next one.
+    """Write for every class one bit per voxel: 32 of a row in a word, four words at a time, each with the next.
 
     The first word is before the row. A warp asks its lanes who has a class, and lane c keeps the answer for class c.
     """

@@ -1,4 +1,4 @@
-"""What scores are worth on the voxels of a case, in one pass on the CPU: likelihood, gaps by confidence and by band."""
+"""Quality of scores on the voxels of a case, in one pass on the CPU: likelihood, gaps by confidence and by band."""
 
 from collections.abc import Sequence
 

@@ -7,8 +7,8 @@ half types are computed in float32.
 One mask for all: a voxel whose label is `ignore_index` counts nowhere, and means are over the voxels that count.
 A batch in which none counts has loss zero and gradient zero, not NaN, so that one void crop does not end a training.
 
-One rule for class weights: the factor of class c multiplies every :math:`-\log p_c`, and a mean is divided by the
-factors of the labels, :math:`\sum_i w_{y_i}`, as :class:`torch.nn.CrossEntropyLoss` does it. Penalties have no weights.
+One rule for class weights: the factor of class c multiplies every :math:`-\log p_c`. A mean is divided by the factors
+of the labels, :math:`\sum_i w_{y_i}`, as :class:`torch.nn.CrossEntropyLoss` does it. Penalties have no weights.
 """
 
 import math

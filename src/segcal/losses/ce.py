@@ -23,7 +23,7 @@ act on the cross-entropy alone.
   sum is C times the weight. It can be negative: the entropy of an undecided voxel is worth up to
   :math:`\lambda \log(C) / C`. Reference: Pereyra et al., ICLR workshop 2017.
 - ``mbls``, margin-based label smoothing: :math:`R(z) = \frac1C \sum_c \max(0, \max_j z_j - z_c - m)` with m = 5 and
-  :math:`\lambda = 0.1` holds the distances between the winning logit and the others below a margin; the winner
+  :math:`\lambda = 0.1` holds the distances between the winning logit and the others below a margin. The winner
   contributes zero and counts in the mean. The quadratic penalty is the square of what exceeds the margin. (The code
   that was published squares before it cuts, which also punishes distances below the margin.) Reference: Liu et al.,
   CVPR 2022; Murugesan et al., MedIA 2023.

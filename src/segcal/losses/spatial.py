@@ -13,9 +13,9 @@ Neighbour-aware calibration (``nacl``):
 
 .. math:: R(z_i) = \frac1C \sum_c |\tau_{ic} - z_{ic}|, \qquad \lambda = 0.1
 
-or the mean of squares, pulls the logits themselves towards the class proportions :math:`\tau_i` around the voxel:
-their magnitude stays small and the weight of the constraint is free, unlike in svls. On softmax, z is replaced by p.
-The paper writes a sum over classes; the mean is what both published codes compute, so their 0.1 is our 0.1.
+or the mean of squares, pulls the logits themselves towards the class proportions :math:`\tau_i` around the voxel. Their
+magnitude stays small and the weight of the constraint is free, unlike in svls. On softmax, z is replaced by p. The
+paper writes a sum over classes; the mean is what both published codes compute, so their 0.1 is our 0.1.
 
 Priors: "mean", proportions in the window with the voxel itself; "gaussian", the targets of svls. `parity` reproduces
 the two published codes at the borders, and their own Gaussian:
@@ -40,11 +40,10 @@ Class proportions around a voxel: with window weights :math:`w_j` and one-hot la
 Ignored neighbours have weight zero and the rest is divided by what is left; an ignored voxel has proportions zero.
 Beyond the border stands a copy of the nearest voxel, unless another rule is asked for.
 
-Cost: the filters are separable, and one class is filtered at a time, as bytes for the mean, and handed out before the
-next: no one-hot copy of the labels is made. The neighbours of the Gaussian are summed without their centre, not by
-subtracting it afterwards, so that a small sigma loses no digits: with :math:`a = e^{-1/2\sigma^2}` and tap
-:math:`a t_k` at distance k, filtering along one axis after the other keeps the full sum :math:`F` and the sum without
-centre :math:`N / a`:
+Cost: the filters are separable, and one class is filtered at a time (as bytes for the mean). So no one-hot copy of the
+labels is made. The neighbours of the Gaussian are summed without their centre, not by subtracting it afterwards, so a
+small sigma loses no digits. With :math:`a = e^{-1/2\sigma^2}` and tap :math:`a t_k` at distance k, filtering one axis
+after the other keeps the full sum :math:`F` and the sum without centre :math:`N / a`:
 
 .. math:: S = \sum_{k \ge 1} t_k (F_{-k} + F_{+k}), \qquad F \leftarrow F + a S, \qquad N / a \leftarrow N / a + S .
 """
@@ -127,7 +126,7 @@ def _check_space(labels: Labels, kernel_size: int) -> None:
     if not space or min(space) < kernel_size:
         raise InputError(
             f"labels has space {space}, but a neighbourhood with kernel_size = {kernel_size} needs at least that many "
-            "voxels along every axis. Use larger crops or a smaller kernel_size; single slices are pictures without "
+            "voxels along every axis. Use larger crops or a smaller kernel_size; single slices are images without "
             "that axis."
         )
 
@@ -302,9 +301,9 @@ class NeighbourAware(PenalisedLoss):
 
 
 def _check_kernel_size(size: int) -> int:
-    odd = isinstance(size, int) and not isinstance(size, bool) and size >= 3 and size % 2 == 1
+    usable = isinstance(size, int) and not isinstance(size, bool) and size >= 3 and size % 2 == 1
     needed = "an odd whole number of at least 3 is needed. A neighbourhood has its voxel in the middle"
-    check(odd, "kernel_size", size, needed)
+    check(usable, "kernel_size", size, needed)
     return size
 
 

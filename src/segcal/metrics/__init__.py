@@ -120,7 +120,9 @@ METRICS: dict[str, Metric] = {
         "calibration of all classes, by kernel density", Reader("sample"), sampled.kernel_density_error, unit=""
     ),
     "kce": Metric("squared kernel calibration error", Reader("sample"), sampled.kernel_calibration_error, unit=""),
-    "error_auroc": Metric("AUROC of errors by doubt", Reader("ranking"), scores.area_under_error_roc, better="higher"),
+    "error_auroc": Metric(
+        "AUROC of errors by uncertainty", Reader("ranking"), scores.area_under_error_roc, better="higher"
+    ),
     "cox_slope": Metric("Cox slope, 1 if calibrated", Reader("sample"), sampled.cox_slope, unit="", better=None),
     "cox_intercept": Metric(
         "Cox intercept, 0 if calibrated", Reader("sample"), sampled.cox_intercept, unit="", better=None

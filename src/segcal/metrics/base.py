@@ -36,7 +36,7 @@ class Reader:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What must be counted for it."""
+        """The counts that it needs."""
         return (ASKED[self.table],) if self.table in ASKED else ()
 
     def __call__(self, tables: CaseTables) -> Any:
@@ -60,7 +60,7 @@ class CurveReader:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What must be counted for it."""
+        """The counts that it needs."""
         return ("bands",) if self.place in ("boundary", "interior") else ()
 
     def __call__(self, tables: CaseTables) -> Curve | None:
@@ -118,7 +118,7 @@ class Metric:
 
     @property
     def convention(self) -> str:
-        """How many bins it has and how cases are averaged, without which the number of bins says little; "" for none.
+        """Its number of bins and the average over cases, without which that number says little; "" for none.
 
         >>> from segcal.metrics import METRICS
         >>> METRICS["ece"].convention, METRICS["ace"].convention, METRICS["nll"].convention
@@ -153,7 +153,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Needs:
-    """What is counted for some metrics of one case: nothing that none of them reads."""
+    """The counts that some metrics of one case read, and no others."""
 
     tables: frozenset[str]
     bins: tuple[int, ...]

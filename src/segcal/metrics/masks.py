@@ -4,7 +4,7 @@ r"""Masks: overlap of truth and prediction, distance of their surfaces, and what
     \mathrm{Dice}_c = \frac{2 TP}{2 TP + FP + FN}, \qquad \mathrm{IoU}_c = \frac{TP}{TP + FP + FN} .
 
 The Hausdorff distance is the mean over foreground classes of a case. A class that is empty in truth and prediction does
-not count. A class that is empty in one of them has no distance; it counts as the diagonal of the case, the largest
+not count. A class that is empty in one of them has no distance. It counts as the diagonal of the case, the largest
 distance there can be, so that a missed structure is not rewarded.
 
 The flip rate is a share of all voxels that count. Harmful, beneficial and neutral flips are shares of the flipped

@@ -30,7 +30,7 @@ over non-empty bands, :math:`\bar d_k` being the mean distance in the band. Not 
 boundary.
 
 Smooth (Błasiok and Nakkiran 2024), there are no bins to choose. The residuals :math:`r_i - p_i` are smoothed along
-confidence with a Gaussian kernel that is reflected at 0 and 1, and what remains is integrated; the width is the one at
+confidence with a Gaussian kernel that is reflected at 0 and 1, and what remains is integrated. The width is the one at
 which error and width are equal:
 
 .. math::

@@ -3,8 +3,8 @@
 Of each case there is one vector of int64 counts and one of float64 sums. Both add over cases, batches and ranks in any
 grouping, counts exactly, far beyond the 2^24 voxels at which float32 counts stop. They hold
 
-- whether the metric is defined, and its number, for a mean over cases; or the table it is read from, for one number of
-  all voxels;
+- whether the metric is defined, and its number, for a mean over cases; for one number of all voxels the table it is
+  read from;
 - the reliability curve of the top label, for a diagram.
 """
 
@@ -26,7 +26,7 @@ BINS = 15
 
 
 class CountedRow(NamedTuple):
-    """What is kept of one case, or of many added up."""
+    """The row of one case, or of many added up."""
 
     counts: np.ndarray
     sums: np.ndarray

@@ -15,7 +15,8 @@ before and after calibration can be compared. The work grows with n², so n is b
 Is confidence the probability to be right? With confidence :math:`p_i` and :math:`r_i = 1` where the prediction is so:
 
 - **Cox** (1958): the logistic regression :math:`\mathrm{logit} P(r = 1) = a + b\, \mathrm{logit}\, p`. Calibrated are a
-  slope b of 1 and an intercept a of 0; b < 1 is too extreme (overconfident where sure), b > 1 too timid.
+  slope b of 1 and an intercept a of 0. A slope below 1 is too extreme (overconfident where sure), one above 1 is
+  underconfident.
 - **Spiegelhalter** (1986): :math:`Z = \sum_i (r_i - p_i)(1 - 2 p_i) / \sqrt{\sum_i (1 - 2 p_i)^2 p_i (1 - p_i)}`,
   standard normal if the voxels were independent and calibrated. Neighbouring voxels are not independent: read it as an
   effect, not as a test. It grows with the root of the number of voxels, which a sample bounds.
@@ -54,7 +55,7 @@ def kernel_density_error(sample: VoxelSample, bandwidth: float = 0.02) -> float:
 
     Args:
         sample: voxels with their log-probabilities.
-        bandwidth: h of the kernel. MetricsReloaded takes 0.5 unless told otherwise, which is wider than the simplex.
+        bandwidth: h of the kernel. MetricsReloaded takes 0.5 by default, which is wider than the simplex.
     """
     if len(sample.label) < 2:
         return math.nan
@@ -84,11 +85,11 @@ def cox_intercept(sample: VoxelSample) -> float:
 
 def spiegelhalter_z(sample: VoxelSample) -> float:
     """Return Spiegelhalter's Z; NaN where no confidence is between 0.5 and 1."""
-    p, doubt = scipy.special.expit(sample.logit), scipy.special.expit(-sample.logit)
-    spread = float(((1 - 2 * p) ** 2 * p * doubt).sum())
+    p, rest = scipy.special.expit(sample.logit), scipy.special.expit(-sample.logit)
+    spread = float(((1 - 2 * p) ** 2 * p * rest).sum())
     if spread == 0:
         return math.nan
-    return float((np.where(sample.right, doubt, -p) * (1 - 2 * p)).sum() / math.sqrt(spread))
+    return float((np.where(sample.right, rest, -p) * (1 - 2 * p)).sum() / math.sqrt(spread))
 
 
 def _cox(sample: VoxelSample) -> tuple[float, float]:

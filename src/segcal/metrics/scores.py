@@ -8,21 +8,21 @@ r"""Proper scores, entropy, and whether confidence tells right voxels from wrong
 The Brier score is the sum over classes (0 to 2), not their mean. The free energy of the input logits is
 :math:`F(z) = \log \sum_c e^{z_c}`; a calibrator that is not translation-invariant sees it.
 
-Area under the risk-coverage curve: with voxels sorted from the most to the least confident, the risk at coverage k/N is
+Area under the risk-coverage curve. Voxels are sorted from the most to the least confident; the risk at coverage k/N is
 the share of errors among the first k:
 
 .. math:: \mathrm{AURC} = \frac1N \sum_{k=1}^N \frac{\#\text{errors among the first } k}{k} .
 
-Voxels of one bin of doubt count as tied, and a tie stands for the mean over its orders. With m voxels and e errors in
-a bin, after n voxels and f errors, its part of the sum has the closed form
+Voxels of one bin of uncertainty count as tied, and a tie stands for the mean over its orders. With m voxels and e
+errors in a bin, after n voxels and f errors, its part of the sum has the closed form
 
 .. math:: \sum_{i=1}^m \frac{f + e i / m}{n + i} = e + \left(f - \frac{e n}{m}\right) (H_{n+m} - H_n) .
 
-The bins are eight to an octave of doubt, so that voxels count as tied only if their doubts differ by less than one
-part in eight; on real cases AURC differs from the exact one by less than one part in a thousand.
+The bins are eight to an octave of uncertainty, so voxels count as tied only if their uncertainties differ by less than
+one eighth. On real cases AURC differs from the exact one by less than one part in a thousand.
 
-The area under the ROC curve of errors is the share of pairs of a wrong and a right voxel in which the wrong one is the
-more doubtful, a tie counting half: 1 finds every error, 0.5 is a guess.
+The area under the ROC curve of errors is a share of pairs of a wrong and a right voxel. In these the wrong one is more
+uncertain; a tie counts half. 1 finds every error, 0.5 is a guess.
 """
 
 import math

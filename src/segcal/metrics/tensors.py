@@ -1,8 +1,8 @@
 """Metrics of plain tensors: in one call, or batch by batch.
 
 Every item of a batch ``(batch, classes, *space)`` is a case; ``(voxels, classes)``, without space, is one case. As in
-:func:`segcal.evaluate`, the number is the mean over cases in which it is defined, or is read from the voxels of all
-cases together, as the metric says (`pooled`); `average` says otherwise.
+:func:`segcal.evaluate`, the number is the mean over cases in which it is defined. Metrics with `pooled` read it from
+the voxels of all cases together. `average` overrides this.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,9 +1,9 @@
 """A calibration card: its form, and its text as Markdown, as one HTML page or as JSON.
 
 The sections have the names of a Hugging Face model card and of the model card that the FDA's draft guidance of January
-2025 suggests (docket FDA-2024-D-4488), so that either can take them: description, intended use, data (of calibration,
-tuning and evaluation apart), performance with intervals and by subgroup, limitations, monitoring. A metric is stated
-with what Metrics Reloaded asks for: unit, direction, and how many cases have no value.
+2025 suggests (docket FDA-2024-D-4488), so either can take them. They are description, intended use, data (of
+calibration, tuning and evaluation apart), performance with intervals and by subgroup, limitations, monitoring. A metric
+is stated with what Metrics Reloaded asks for: unit, direction, and how many cases have no value.
 """
 
 from collections.abc import Iterator, Sequence
@@ -110,9 +110,9 @@ class Performance(Struct, frozen=True):
 
 
 class Monitoring(Struct, frozen=True):
-    """The labelled cases that new ones are compared with, and in how many groups (draws) they are.
+    """The labelled cases that new ones are compared with, and in how many groups they are.
 
-    `trust_levels` are those of intervals that so many draws support, and of recall and precision. Of `regions`
+    `trust_levels` are those of intervals that so many groups support, and of recall and precision. Of `regions`
     :func:`segcal.decide` alone makes use; :func:`segcal.objects` compares with `object_cases`.
     """
 

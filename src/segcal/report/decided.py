@@ -1,8 +1,8 @@
 """Masks with a bound and lists of objects on labelled cases: what was promised, and what was found.
 
-For every structure the recall and precision that :func:`segcal.decide` promises at 90 %, beside their mean over cases;
-and where the calibrator remembers objects, the false share of the lists of :func:`segcal.objects` beside its bound.
-Cases are read again for this, so that of many only the first ones are.
+For every structure: the recall and precision that :func:`segcal.decide` promises at 90 %, beside their mean over cases.
+Where the calibrator remembers objects, the false share of the lists of :func:`segcal.objects` beside its bound. Cases
+are read again for this, so that of many only the first ones are.
 """
 
 from collections.abc import Sequence

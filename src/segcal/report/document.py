@@ -1,9 +1,9 @@
 """The document that the report page shows and offers for download; ``docs/report.md`` describes its keys.
 
-One type, whether it is about an evaluation (:mod:`segcal.report.evaluated`) or a benchmark
-(:mod:`segcal.studies.document`), and what it has of tables: reliability curves, classes and bands of a pipeline, from
-the sums over its test cases. Voxels of all repeats are counted together. The standard error of a bin's accuracy is that
-over the cases of one repeat, averaged over repeats: repeats share cases, so more of them do not make it smaller.
+One type serves an evaluation (:mod:`segcal.report.evaluated`) and a benchmark (:mod:`segcal.studies.document`). Its
+tables are reliability curves, classes and bands of a pipeline, from the sums over its test cases. Voxels of all repeats
+are counted together. The standard error of a bin's accuracy is that over the cases of one repeat, averaged over
+repeats. Repeats share cases, so more of them do not make it smaller.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from segcal.fitting.evidence import FitEvidence
 from segcal.metrics import Metric
 from segcal.report.decided import DecidedSection
-from segcal.report.pictures import Encoded, SeenCase
+from segcal.report.images import Encoded, SeenCase
 from segcal.report.verdict import PartCounts, Verdict
 from segcal.resample import defined_mean
 from segcal.statistics import CaseTables
@@ -116,7 +116,7 @@ class Curves(Struct, omit_defaults=True):
 
 
 class ClassRow(Struct, omit_defaults=True):
-    """A class: Dice of all voxels together, and how honest its probability is."""
+    """A class: Dice of all voxels together, and the calibration of its probability."""
 
     voxels: int
     dice: float | None
@@ -182,7 +182,7 @@ class AuditFacts(Struct):
 
 
 class CaseNames(Struct):
-    """Some of the names of the cases that had one part."""
+    """Some of the names of the cases that had one use."""
 
     count: int
     names: list[str]
@@ -215,7 +215,7 @@ class CalibratorFacts(Struct, omit_defaults=True):
 
 
 class Provenance(Struct, omit_defaults=True, kw_only=True):
-    """The origin of the numbers: data, divisions, seeds, versions."""
+    """The origin of the numbers: data, splits, seeds, versions."""
 
     segcal: str
     fingerprints: dict[str, str]
@@ -228,7 +228,7 @@ class Provenance(Struct, omit_defaults=True, kw_only=True):
     calibrators: dict[str, CalibratorFacts] | None = None
 
 
-class TrustPicture(Struct, omit_defaults=True):
+class TrustImage(Struct, omit_defaults=True):
     """One structure of a case on one slice: 1 outer mask, 2 mask, 3 inner mask; over the image, if there is one."""
 
     case: str
@@ -241,7 +241,7 @@ class TrustPicture(Struct, omit_defaults=True):
 
 
 class TrustSection(Struct):
-    """Trust in structures: rows with what to look at first, and pictures of the first of them."""
+    """Trust in structures: rows with what to look at first, and images of the first of them."""
 
     level: float
     tau: float | dict[str, float]
@@ -253,7 +253,7 @@ class TrustSection(Struct):
     of: int
     flagged: int
     biomarkers: list[BiomarkerRow]
-    pictures: list[TrustPicture]
+    images: list[TrustImage]
     alarms: list[str]
 
 
@@ -324,7 +324,7 @@ def pipeline_curves(
     """Return the curves of a pipeline, with intervals of this level.
 
     `repeats` has the curves of each repeat, named as in :class:`Curves`, those of "classes" and "bands" stacked, of
-    which these `classes` are kept; `spreads` their spread over cases, without which there is no interval.
+    which these `classes` are kept. `spreads` has their spread over cases, without which there is no interval.
     """
     found: dict[str, CurveLists | list[CurveLists]] = {}
     for name in repeats[0]:

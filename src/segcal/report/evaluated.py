@@ -1,8 +1,8 @@
 """The page of an evaluation: a verdict, one diagram, two rows, the worst cases, and how far structures can be trusted.
 
-Rows of trust stand in the order in which a person should look at them. Of the first ones, one structure a case, the
-slice is shown on which the mask is largest, or the outer mask where the mask is empty. :func:`segcal.trust` has a page
-of that section alone.
+Rows of trust stand in the order in which a person should look at them. For the first ones, one structure per case, the
+page shows the slice with the largest mask, or outer mask where the mask is empty. :func:`segcal.trust` has a page of
+that section alone.
 """
 
 import math
@@ -27,7 +27,7 @@ from segcal.fitting import Fitted
 from segcal.fitting.artifact import to_fitted
 from segcal.names import class_titles
 from segcal.report import document as doc
-from segcal.report import pictures
+from segcal.report import images
 from segcal.report import verdict as said
 from segcal.report.decided import decided_section
 from segcal.report.document import pipeline_curves
@@ -45,10 +45,10 @@ from segcal.trust.structures import LEVEL, trust
 HOW = ("metrics", "seed", "replicates", "level", "bands", "progress", "workers", "failed", "device", "convention")
 TASK = "these cases"
 BEFORE = "uncalibrated"
-FLATTERS = "No case was held out: the calibrator was fitted or chosen on these, and the numbers flatter it."
+BIASED = "No case was held out: the calibrator was fitted or chosen on these, so the numbers are too favourable."
 RULE = "Chosen are three with the highest loss, two that gained least and one that gained most."
-# Of trust: cases with a picture, and rows.
-PICTURES = 6
+# Of trust: cases with an image, and rows.
+MOST_IMAGES = 6
 MOST_ROWS = 300
 
 
@@ -67,8 +67,8 @@ def report(
     """Measure cases that a calibrator has not seen, write one offline page of what was found, and return the numbers.
 
     `fitted` may be the folder of a calibrator, or None to measure only. Cases that had a part in the fit are left out;
-    if there are no others they are measured, and the page says so. `background` says whether class 0 is background,
-    `ignore_pooling` goes on although the calibrator was fitted for another pooling, `overwrite` replaces a file that
+    if there are no others they are measured, and the page says so. `background` says whether class 0 is background.
+    `ignore_pooling` goes on although the calibrator was fitted for another pooling. `overwrite` replaces a file that
     segcal did not write. The other options are those of :func:`segcal.evaluate`, which takes arrays and loaders too.
     """
     known = to_fitted(fitted)
@@ -91,8 +91,8 @@ def write_evaluation(
     part: str,
     background: bool = True,
 ) -> None:
-    """Write the page of an evaluation of cases that had this part in the fit."""
-    document = evaluation_document(result, cases, fitted, background, [FLATTERS] if part == FITTED_ON else [])
+    """Write the page of an evaluation of cases with this use in the fit."""
+    document = evaluation_document(result, cases, fitted, background, [BIASED] if part == FITTED_ON else [])
     write_page(path, document, page_figures(None if fitted is None else fitted.calibrator))
 
 
@@ -101,7 +101,7 @@ def evaluation_document(
 ) -> doc.Document:
     """Return the document of an evaluation; without ACE among its metrics it has no diagram and no verdict.
 
-    `cases` are those that were measured, of which a few are read again for their maps; `background` says whether class
+    `cases` are those that were measured, of which a few are read again for their maps. `background` says whether class
     0 is background, and `notes` are remarks for the reader.
     """
     names = [row["case"] for row in result.rows if row["stage"] == "before"]
@@ -146,8 +146,8 @@ def evaluation_document(
     numbers = {}
     for number, row in enumerate(rows[after]):
         nll, ece, dice = ([columns[key][title][number] for title in (BEFORE, after)] for key in ("nll", "ece", "dice"))
-        numbers[row["case"]] = pictures.SeenCase(row["case"], [], nll, ece, dice, row["voxels"], row.get("flip_rate"))
-    seen = pictures.see_cases(cases, numbers, last.to("cpu"), background)
+        numbers[row["case"]] = images.SeenCase(row["case"], [], nll, ece, dice, row["voxels"], row.get("flip_rate"))
+    seen = images.see_cases(cases, numbers, last.to("cpu"), background)
     return doc.Document(
         kind="evaluation",
         title=f"evaluation of {len(names)} cases",
@@ -186,7 +186,7 @@ def _counts(result: Evaluation, fitted: Fitted | None) -> said.PartCounts:
 
 def _verdict(result: Evaluation, fitted: Fitted | None) -> said.Verdict:
     counts = _counts(result, fitted)
-    before = said.Honesty.of(total_of(_parts(result, "before")))
+    before = said.MeanCalibration.of(total_of(_parts(result, "before")))
     if fitted is None or result.after is None or result.change is None:
         return said.measured_verdict(before, counts.test)
     facts = said.Facts(
@@ -201,7 +201,7 @@ def _verdict(result: Evaluation, fitted: Fitted | None) -> said.Verdict:
             if key in result.change
         },
         flips=_flips(result),
-        everywhere_after=said.Honesty.of(total_of(_parts(result, "after"))),
+        everywhere_after=said.MeanCalibration.of(total_of(_parts(result, "after"))),
     )
     return said.make_verdict(facts, counts, result.level)
 
@@ -241,7 +241,7 @@ def trust_section(fitted: Fitted, cases: Cases, background: bool = True) -> doc.
 
 
 def section_of(result: Trust, fitted: Fitted, cases: Cases) -> doc.TrustSection:
-    """Return the section of a result; a few of its cases are read again for their pictures."""
+    """Return the section of a result; a few of its cases are read again for their images."""
     first, cases_first = result.first(), result.cases()
     return doc.TrustSection(
         level=result.level,
@@ -254,7 +254,7 @@ def section_of(result: Trust, fitted: Fitted, cases: Cases) -> doc.TrustSection:
         of=len(first),
         flagged=sum(row["review"] for row in first),
         biomarkers=result.biomarkers[:MOST_ROWS],
-        pictures=_pictures(first, fitted, cases.with_disagreement(), result.level),
+        images=_trust_images(first, fitted, cases.with_disagreement(), result.level),
         alarms=result.alarms,
     )
 
@@ -271,7 +271,7 @@ def write_trust_page(path: Path, result: Trust, fitted: Fitted, cases: Cases) ->
     return write_page(path, document)
 
 
-def _pictures(rows: list[TrustRow], fitted: Fitted, cases: Cases, level: float) -> list[doc.TrustPicture]:
+def _trust_images(rows: list[TrustRow], fitted: Fitted, cases: Cases, level: float) -> list[doc.TrustImage]:
     assert fitted.reference is not None
     bounds = bounds_of(fitted.reference, 1 - level)
     titles = class_titles(fitted.class_names, len(bounds))
@@ -279,16 +279,16 @@ def _pictures(rows: list[TrustRow], fitted: Fitted, cases: Cases, level: float) 
     for row in rows:
         chosen.setdefault(row["case"], row)
     found = []
-    for row in list(chosen.values())[:PICTURES]:
+    for row in list(chosen.values())[:MOST_IMAGES]:
         case = cases.checked(row["case"])
         if case.logits.ndim not in (3, 4):
             return []
         levels = nested_masks(fitted.calibrator, case, bounds)[titles.index(row["structure"])]
         levels = levels if case.mask is None else levels * case.mask.numpy()
-        axis, amounts = pictures.slice_amounts(levels >= (MASK if (levels >= MASK).any() else OUTER))
+        axis, amounts = images.slice_amounts(levels >= (MASK if (levels >= MASK).any() else OUTER))
         place = int(amounts.argmax())
-        index = pictures.slice_index(levels.ndim, axis, place, max(1, -(-max(levels.shape) // pictures.SIDES[2])))
-        maps = pictures.encode_indices(levels[index].astype(np.int64))
-        image = None if case.image is None else pictures.encode_picture(case.image.numpy(), index)
-        found.append(doc.TrustPicture(row["case"], row["structure"], row["reason"], place, len(amounts), maps, image))
+        index = images.slice_index(levels.ndim, axis, place, max(1, -(-max(levels.shape) // images.SIDES[2])))
+        maps = images.encode_indices(levels[index].astype(np.int64))
+        image = None if case.image is None else images.encode_image(case.image.numpy(), index)
+        found.append(doc.TrustImage(row["case"], row["structure"], row["reason"], place, len(amounts), maps, image))
     return found

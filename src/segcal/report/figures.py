@@ -3,9 +3,9 @@
 A figure is a function from plain data to a matplotlib figure, usable without the page; reliability diagrams (Fig. 8:
 confidence against accuracy, before and after on one pair of axes) are here, those of a study beside it.
 
-What conic scaling has learned is confidence before and after, for voxels whose surroundings differ: two classes are in
-question, all others far behind. One pair of axes for each context, with a line where it is low, in the middle and high
-(the ends and the middle of its knots), the other contexts being in the middle of theirs.
+What conic scaling has learned is confidence before and after, for voxels whose neighbourhoods differ: two classes are
+in question, all others far behind. One pair of axes for each context, with a line where it is low, in the middle and
+high (the ends and the middle of its knots). The other contexts are in the middle of theirs.
 
 >>> from segcal.report.figures import reliability_figure, to_svg  # doctest: +SKIP
 >>> Path("reliability.svg").write_text(to_svg(reliability_figure(curves)))  # doctest: +SKIP
@@ -28,11 +28,11 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.conic import Conic
+from segcal.calibrators.neighbourhood import CONTEXTS, WORDS
 from segcal.calibrators.per_region import PerRegion
-from segcal.calibrators.surroundings import CONTEXTS, WORDS
 from segcal.errors import load_extra
 from segcal.report.document import CurveLists
-from segcal.report.pictures import Encoded, decode_map
+from segcal.report.images import Encoded, decode_map
 
 # Okabe and Ito: told apart with every kind of colour vision. Dashes and markers differ as well.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A7A00")
@@ -54,7 +54,7 @@ IGNORED_BYTE = 255
 # How every file of a figure begins: what begins otherwise was written by something else.
 SVG_SIGNATURE = re.compile(rb"<\?xml.{1,2000}<dc:title>segcal</dc:title>", re.DOTALL)
 CLIP_NAME = re.compile(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])")
-# Of a picture behind a map, so many along its longer side: figures stay small enough to be mailed.
+# Of an image behind a map, so many along its longer side: figures stay small enough to be mailed.
 MOST_PIXELS = 160
 # Of a context of conic scaling, and how far other classes are behind the two in question.
 LEVELS = ("low", "in the middle", "high")
@@ -145,22 +145,22 @@ def line_style(number: int) -> dict[str, str]:
     return {"color": COLOURS[number % 8], "linestyle": DASHES[number % 8], "marker": MARKERS[number % 8]}
 
 
-def show_picture(axis: Any, encoded: Encoded | None, shape: tuple[int, ...]) -> None:
-    """Show a picture in grey or colour; an even grey where there is none."""
+def show_image(axis: Any, encoded: Encoded | None, shape: tuple[int, ...]) -> None:
+    """Show an image in grey or colour; an even grey where there is none."""
     axis.set_axis_off()
     if encoded is None:
         axis.imshow(np.full(shape[-2:], 0.25), cmap="gray", vmin=0, vmax=1)
         return
     values = decode_map(encoded)
     spread = float(values.max() - values.min()) or 1.0
-    plain = "jpeg" in encoded or (values.ndim == 3 and encoded["low"] >= 0 and encoded["high"] <= 1)  # a picture
+    plain = "jpeg" in encoded or (values.ndim == 3 and encoded["low"] >= 0 and encoded["high"] <= 1)  # colours
     values = values if plain else (values - values.min()) / spread
     extent = (-0.5, values.shape[-1] - 0.5, values.shape[-2] - 0.5, -0.5)  # that of maps which are laid over it
     axis.imshow(_smaller(values), cmap="gray", vmin=0, vmax=255, extent=extent)
 
 
 def _smaller(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return a picture ``(height, width[, 3])`` of 8 bits whose longer side is not larger than needed."""
+    """Return an image ``(height, width[, 3])`` of 8 bits whose longer side is not larger than needed."""
     pixels = np.rint(255 * np.clip(np.moveaxis(values, 0, 2) if values.ndim == 3 else values, 0, 1)).astype(np.uint8)
     image = Image.fromarray(pixels)
     image.thumbnail((MOST_PIXELS, MOST_PIXELS))

@@ -165,7 +165,7 @@ def _notes(summary: Summary, intervals: bool) -> tuple[str, ...]:
     if intervals:
         notes.append(
             f"[{level:g} % interval of a bootstrap over groups of cases and repeats; ACE: min, max over "
-            f"{summary.repeats} repeats]. All pipelines share the draws."
+            f"{summary.repeats} repeats]. All pipelines share the replicates."
         )
     open_fits = sorted({row.pipeline for row in summary.results if not row.converged})
     if open_fits:

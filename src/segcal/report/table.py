@@ -1,7 +1,7 @@
 """A table of numbers with intervals, row groups and the best of each column, for a terminal, Markdown, CSV or LaTeX.
 
-The text formats show rounded numbers; CSV has all digits. The best value of a column is set in bold, together with
-every other that looks the same once rounded: a difference that is not shown is not claimed.
+The text formats show rounded numbers; CSV has all digits. The best value of a column is set in bold, with every other
+that looks the same once rounded. A difference that is not shown is not claimed.
 """
 
 import csv
@@ -273,8 +273,8 @@ class Table:
     ) -> Iterator[tuple[Group, list[tuple[Row, list[str]]]]]:
         """Yield every group with its rows and the texts of their cells, the best of each column in bold."""
         for group in self.groups:
-            rivals = group.rows if self.apart else self.rows
-            best = [column.best(row.cells[n] for row in rivals) for n, column in enumerate(self.columns)]
+            compared = group.rows if self.apart else self.rows
+            best = [column.best(row.cells[n] for row in compared) for n, column in enumerate(self.columns)]
             rows = []
             for row in group.rows:
                 texts = []

@@ -27,12 +27,13 @@ MEASURED = {
 EFFECTS = {"better": "improved", "worse": "became worse", "same": "did not measurably change"}
 SHIFTED = {"better": "still helps", "worse": "does harm", "same": "makes no measurable difference"}
 ON_AVERAGE = (
-    "Honest on average does not mean right: a voxel with 90 % confidence is still wrong one time in ten, and a single "
-    "case can deviate. See the cases below, the worst first."
+    "Calibrated on average does not mean right: a voxel with 90 % confidence is still wrong one time in ten, and a "
+    "single case can deviate. See the cases below, the worst first."
 )
 SPREAD = "Intervals describe the spread over these test cases, not over cases of another kind."
 ELSEWHERE = (
-    "Data from another scanner, hospital, camera or season was not tested here; honesty does not carry over by itself."
+    "Data from another scanner, hospital, camera or season was not tested here; "
+    "calibration does not carry over by itself."
 )
 FEW = "Test cases are few ({}): intervals of so few are too narrow, and rare failures are not seen."
 SEEN = "Measured on cases that the calibrator was fitted to: this says little about new cases."
@@ -43,14 +44,14 @@ Effect = Literal["better", "worse", "same"]
 
 
 @dataclass(frozen=True)
-class Honesty:
+class MeanCalibration:
     """Mean confidence and accuracy of some voxels."""
 
     confidence: float
     accuracy: float
 
     @classmethod
-    def of(cls, curve: Curve) -> "Honesty":
+    def of(cls, curve: Curve) -> "MeanCalibration":
         """Return those of the voxels of a reliability curve."""
         voxels = int(curve.count.sum())
         if not voxels:
@@ -67,8 +68,8 @@ class Honesty:
     @property
     def told(self) -> str:
         """Both in a sentence whose subject is the model."""
-        pair = f"was {_percent(self.confidence)} sure on average and right in {_percent(self.accuracy)} of the voxels"
-        return f"{pair}: {self.judged or 'on average as sure as it was right'}."
+        pair = f"mean confidence of {_percent(self.confidence)} and was right in {_percent(self.accuracy)} of voxels"
+        return f"had a {pair}: {self.judged or 'calibrated on average'}."
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class FlipCount:
 
 
 class PartCounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The numbers of cases with each part, and of repeats; `seen` tested ones had a part in the fit (None: never)."""
+    """The numbers of cases of each use, and of repeats; `seen` tested ones had a part in the fit (None: never)."""
 
     cal: int
     val: int
@@ -125,12 +126,12 @@ class Facts:
     calibrator: str
     title: str
     keeps: bool
-    everywhere: Honesty
+    everywhere: MeanCalibration
     change: Mapping[str, Change]
     flips: FlipCount
-    everywhere_after: Honesty | None = None
-    boundary: Honesty | None = None
-    boundary_after: Honesty | None = None
+    everywhere_after: MeanCalibration | None = None
+    boundary: MeanCalibration | None = None
+    boundary_after: MeanCalibration | None = None
     matrix_flips: FlipCount | None = None
     matrix_change: Mapping[str, Change] = field(default_factory=dict)
 
@@ -193,10 +194,10 @@ def make_verdict(
     )
 
 
-def measured_verdict(before: Honesty, cases: int) -> Verdict:
+def measured_verdict(before: MeanCalibration, cases: int) -> Verdict:
     """Return the verdict on confidences that were measured and not calibrated."""
     told = f"The model is {before.judged} on average."
-    headline = told if before.judged else "On average the model is as sure as it is right."
+    headline = told if before.judged else "The model is calibrated on average."
     done = f"Nothing was changed: {cases} cases with known truth were measured. segcal fit fits a calibrator."
     return Verdict(headline, "measured", f"The model {before.told}", done, limits=[ON_AVERAGE, SPREAD])
 
@@ -206,7 +207,7 @@ def _headline(tone: str, facts: Facts, partly: bool) -> str:
         return "Nothing better was found: on validation cases no calibrator was measurably better than none."
     some = " by some measures" if partly else ""
     text = {
-        "better": f"The confidences became more honest{some}",
+        "better": f"The confidences became better calibrated{some}",
         "worse": f"Calibration made the confidences worse{some}",
         "mixed": "Calibration helped by some measures and hurt by others",
         "same": "Calibration made no measurable difference",
@@ -220,7 +221,7 @@ def _done(facts: Facts, division: PartCounts, why: str) -> str:
     if facts.calibrator == "identity":
         return f"Calibrators were fitted on {division.cal} cases and compared on {division.val} others."
     chosen = f" It was chosen {why}." if why else ""
-    again = f", {division.repeats} times over with other divisions" if division.repeats > 1 else ""
+    again = f", {division.repeats} times over with other splits" if division.repeats > 1 else ""
     tested = f"{division.test} test cases that had no part in the fit they judge{again}"
     if division.seen:
         tested = f"{division.test} cases, of which {division.seen} had a part in the fit: hold cases out to judge it"
@@ -235,8 +236,8 @@ def _changed(facts: Facts, level: float, repeats: int) -> list[str]:
     after, before = facts.everywhere_after, facts.everywhere
     if after is not None:
         sentences.append(
-            f"On average the calibrated model is {_percent(after.confidence)} sure and right in "
-            f"{_percent(after.accuracy)} of the voxels (before: {_percent(before.confidence)} sure)."
+            f"The calibrated model has a mean confidence of {_percent(after.confidence)} (before: "
+            f"{_percent(before.confidence)}) and is right in {_percent(after.accuracy)} of the voxels."
         )
     return [sentence for sentence in sentences if sentence]
 

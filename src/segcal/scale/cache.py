@@ -1,13 +1,13 @@
 """Results of single cases on disk: by what was done, the case, and a digest of what the result was made from.
 
-**Blocks** are complete or absent. One begins with a line that says what it is, the length of its table and the table:
-what was done, to which case, the key of what it was made from, whether it failed, and how long its bytes are. The bytes
-follow. Only tables are held in memory; a result is read when it is asked for, so that memory does not grow with the
-size of the results. Of a run that is killed, at most what came in the last few seconds is lost.
+**Blocks** are complete or absent. One begins with a line that says what it is, the length of its table and the table. A
+row has the task, the case, the key of its inputs, whether it failed, and the length of its bytes. The bytes follow.
+Only tables are held in memory. A result is read when it is asked for, so that memory does not grow with the size of the
+results. Of a run that is killed, at most what came in the last few seconds is lost.
 
 **Results** are made of what is listed here, and nothing else is ever made of a file. Numbers come back as they were, to
-the last bit, and arrays in the order in memory that they had, because sums over them depend on it. Every field has the
-type that its class declares, and the whole is bounded before it is unpacked; bytes that are no result are refused.
+the last bit. Arrays keep their order in memory, because sums over them depend on it. Every field has the type that its
+class declares, and the whole is bounded before it is unpacked; bytes that are no result are refused.
 """
 
 import time
@@ -24,7 +24,7 @@ import torch
 from segcal.atomic import write_bytes
 from segcal.cases.base import CaseError
 from segcal.cases.check import CaseRow, Problem, Seen
-from segcal.cases.glance import Agreement, Glance, Shift, Thumbnail, Turn
+from segcal.cases.profile import Agreement, Profile, Shift, Thumbnail, Turn
 from segcal.cases.watch import Member
 from segcal.checks import check_memory, memory_limit
 from segcal.decisions.masks import DecidedCase
@@ -52,7 +52,7 @@ KNOWN: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         AppliedCase, Agreement, Bands, CaseObjects, CaseRow, CaseSums, CaseTables, Confusion, Curve, DecidedCase, Flips,
-        FreeEnergy, Glance, Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Shift, Surface,
+        FreeEnergy, Profile, Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Shift, Surface,
         Thumbnail, Together, Turn, Voxels, VoxelSample,
     )
 }  # fmt: skip
@@ -125,7 +125,7 @@ class CaseCache:
     def read(self, about: str, case_id: str) -> Any:
         """Return the result of a case; raise what it failed with."""
         path, start, line = self.entries[about, case_id]
-        check_memory(path, line.size, memory_limit(), "Run the part again.")
+        check_memory(path, line.size, memory_limit(), "Run the shard again.")
         with path.open("rb") as file:
             file.seek(start)
             content = file.read(line.size)
@@ -161,7 +161,7 @@ class CaseCache:
 
 def _damaged(path: Path, reason: str) -> InputError:
     return InputError(
-        f"{path} is damaged ({reason}), but results of a part are needed. Remove the file and run the part again."
+        f"{path} is damaged ({reason}), but results of a shard are needed. Remove the file and run the shard again."
     )
 
 

@@ -1,8 +1,8 @@
 """Cases on the workers of Dask: those of a scheduler somewhere, or processes that are started here.
 
 Dask does what an engine must: it sends, moves, retries, and gives the cases of a worker that is lost to another one.
-Results are taken in the order of the ids, and at most a few cases per worker are under way, so that neither the number
-of workers nor what becomes of them shows in a result, and memory does not grow with the number of cases.
+Results are taken in the order of the ids, and at most a few cases per worker are under way. So results depend neither
+on the number of workers nor on their failures, and memory does not grow with the number of cases.
 """
 
 import logging

@@ -1,11 +1,11 @@
-"""Parts of a run, put together: the results that one process would have had, in the order that it would have had.
+"""Shards of a run, put together: the results that one process would have had, in the order that it would have had.
 
-What is refused, by name: a folder that is no part, a part that did not finish, parts of different versions, settings or
-cases, a part that is there twice, parts that are missing, and a part whose cases have changed since it was made.
+Refused, by name, are folders that are no shards, and shards that did not finish, are there twice, or whose cases have
+changed since. So are shards of different versions, settings or cases, and missing ones.
 
-A part may come from anywhere, so nothing is taken from it but results: which cases, which options and which target is
-for the caller to say, and what the part says of them is only compared. Files are read inside the part alone, and put
-where the function that made them puts those of the case (its `places`), or where nothing but its own record is.
+A shard may come from anywhere, so only results are taken from it. The caller says which cases, options and target are
+meant; those of the shard are only compared. Files are read inside the shard alone. They are put where the function that
+made them puts those of the case (its `places`), or where nothing but its own record is.
 """
 
 import shutil
@@ -31,10 +31,10 @@ from segcal.version import __version__
 
 
 class Merged(Engine):
-    """The results of parts; pass it as `workers` to what made them, with all cases.
+    """The results of shards; pass it as `workers` to what made them, with all cases.
 
-    Files that belong to a result are copied from its part to `folder`. What no part has anything of is done by
-    `workers`: such as what comes after a fit, for which parts keep voxels.
+    Files that belong to a result are copied from its shard to `folder`. What no shard has anything of is done by
+    `workers`: such as what comes after a fit, for which shards keep voxels.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Merged(Engine):
         if first.ids != keys.digest:
             now = f"{len(keys.ids)} cases" if len(keys.ids) != first.cases else "others of the same number"
             raise InputError(
-                f"{parts[0]} is stale: it is a part of {first.cases} cases, but there are {now} now. Run the parts "
+                f"{parts[0]} is stale: it is a shard of {first.cases} cases, but there are {now} now. Run the shards "
                 "again."
             )
         self._caches = {part: CaseCache(part / FOLDER) for part in self._facts}
@@ -55,7 +55,7 @@ class Merged(Engine):
         self._known = {about for about, _ in self._of}
 
     def outcomes(self, ids: Sequence[str], function: Callable[[str], Any], about: str) -> Iterator[Outcome]:
-        """Yield what the parts have."""
+        """Yield what the shards have."""
         if about not in self._known:
             yield from outcomes_of(ids, function, self._workers, about)
             return
@@ -69,8 +69,8 @@ class Merged(Engine):
     def _read(self, about: str, case_id: str, places: Callable[[str], Collection[Path]]) -> Any:
         if (about, case_id) not in self._of:
             raise InputError(
-                f"case {case_id!r} is in none of the {len(self._caches)} parts, but all cases are needed. "
-                "Run the parts again."
+                f"case {case_id!r} is in none of the {len(self._caches)} shards, but all cases are needed. "
+                "Run the shards again."
             )
         part = self._of[about, case_id]
         return self._here(part, case_id, self._caches[part].read(about, case_id), places(case_id))
@@ -85,7 +85,7 @@ class Merged(Engine):
             lay = PurePath(self._facts[part].folder)  # when it was made
             if not result.is_relative_to(lay):
                 raise InputError(
-                    f"{part} names a result {result} outside of itself, but it must be in it. Run the part again."
+                    f"{part} names a result {result} outside of itself, but it must be in it. Run the shard again."
                 )
             return _copied(part, self._folder, result.relative_to(lay), places)
         if isinstance(result, AppliedCase):
@@ -99,11 +99,11 @@ class Merged(Engine):
 def merge(
     parts: Sequence[str | Path], *collections: Identified, folder: str | Path | None = None, workers: Workers = 1
 ) -> Merged:
-    """Put the parts of a run together: what is returned goes to the function that made them, as its `workers`.
+    """Put the shards of a run together: what is returned goes to the function that made them, as its `workers`.
 
     Args:
         parts: the folders that :class:`segcal.Part` wrote, in any order.
-        *collections: the cases, as they were given to the parts.
+        *collections: the cases, as they were given to the shards.
         folder: where files go that belong to results, such as calibrated predictions.
         workers: what does the work that was not done in parts.
 
@@ -120,31 +120,33 @@ def merge(
 
 
 def check_parts(parts: Sequence[Path], settings: dict[str, str] | None = None) -> dict[Path, PartFacts]:
-    """Return what parts say of themselves; refuse those that are not all the parts of one run, or of other settings."""
+    """Return the facts of shards; refuse those that are not all the shards of one run, or of other settings."""
     if not parts:
-        raise InputError("parts is empty, but at least one part is needed. Name the folders of the parts.")
+        raise InputError("parts is empty, but at least one shard is needed. Name the folders of the shards.")
     found = {part: read_facts(part) for part in parts}
     first, facts = parts[0], found[parts[0]]
     if facts.segcal != __version__:
         raise InputError(
             f"{first} was made by segcal {facts.segcal}, but this is {__version__}. "
-            "Use the version that made the parts, or run them again."
+            "Use the version that made the shards, or run them again."
         )
     for part, own in found.items():
         other = differing(own, facts)
         if other is not None:
             raise InputError(
-                f"{part} is of another run than {first}: it has another {other}, but parts of one run are needed. "
-                "Name the parts of one run."
+                f"{part} is of another run than {first}: it has another {other}, but shards of one run are needed. "
+                "Name the shards of one run."
             )
         if not own.finished:
-            raise InputError(f"{part} did not finish, but whole parts are needed. Run the command of {own.name} again.")
+            raise InputError(
+                f"{part} did not finish, but whole shards are needed. Run the command of {own.name} again."
+            )
     _check_numbers(parts, [found[part].part for part in parts], facts.of)
     other = None if settings is None else differing(facts, msgspec.structs.replace(facts, settings=settings))
     if other is not None:
         raise InputError(
-            f"{first} was made with another {other}, but the command must be the one that made the parts. Correct it, "
-            "or name other parts."
+            f"{first} was made with another {other}, but the command must be the one that made the shards. Correct it, "
+            "or name other shards."
         )
     return found
 
@@ -154,17 +156,17 @@ def _check_numbers(parts: Sequence[Path], numbers: Sequence[int], of: int) -> No
         if number in numbers[:place]:
             twice = parts[numbers.index(number)]
             raise InputError(
-                f"{parts[place]} and {twice} are both part {number}, but each is needed once. Leave one of them out."
+                f"{parts[place]} and {twice} are both shard {number}, but each is needed once. Leave one of them out."
             )
     beyond = next((place for place, number in enumerate(numbers) if number >= of), None)
     if beyond is not None:
-        raise InputError(f"{parts[beyond]} is part {numbers[beyond]} of {of}, but they count from 0. Run it again.")
+        raise InputError(f"{parts[beyond]} is shard {numbers[beyond]} of {of}, but they count from 0. Run it again.")
     missing = of - len(numbers)
     if missing:
         first = islice((number for number in range(of) if number not in numbers), 10)  # there may be any number
         listed = ", ".join(map(str, first)) + (", ..." if missing > 10 else "")
         raise InputError(
-            f"of {of} parts {missing} {'is' if missing == 1 else 'are'} missing ({listed}), but all "
+            f"of {of} shards {missing} {'is' if missing == 1 else 'are'} missing ({listed}), but all "
             "are needed. Run them, and name their folders."
         )
 
@@ -176,7 +178,7 @@ def _check_fresh(part: Path, cache: CaseCache, keys: Keys) -> None:
         if entry.line.key != now:
             raise InputError(
                 f"{part} is stale: case {case_id!r} has changed since, its files or how they are read, but results "
-                "must be of what is there. Run the part again."
+                "must be of what is there. Run the shard again."
             )
 
 
@@ -185,7 +187,7 @@ def _copied(part: Path, folder: Path, name: PurePath, places: Collection[Path]) 
     if target not in places:
         if target.exists():  # done before, and not asked for
             return target
-        raise InputError(f"{part} names a result {name}, but nothing of this name is needed. Run the part again.")
+        raise InputError(f"{part} names a result {name}, but nothing of this name is needed. Run the shard again.")
     target.parent.mkdir(parents=True, exist_ok=True)
     with temporary(target.parent) as beside:
         return put(_copy(source, beside / name.name), target)
@@ -198,7 +200,7 @@ def _taken_over(part: Path, folder: Path, case_id: str) -> tuple[str, ...]:
     sources = {} if record is None else {name: inside(part, *PurePath(name).parts) for name in record.files}
     hidden = any(each.startswith(".") for name in sources for each in PurePath(name).parts)
     if record is None or hidden or Records(part).done(case_id, record.made_from) is None:
-        raise InputError(f"{part} has no complete files of case {case_id!r}, but a record of it. Run the part again.")
+        raise InputError(f"{part} has no complete files of case {case_id!r}, but a record of it. Run the shard again.")
     Records(folder).require_own(case_id, sources)
     with temporary(folder) as beside:
         for name, source in sources.items():
@@ -210,7 +212,7 @@ def _copy(source: Path, target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     link = next((path for path in source.rglob("*") if path.is_symlink()), None)
     if link is not None or not (source.is_dir() or source.is_file()):
-        raise InputError(f"{link or source} is a link, or no file, but results are plain files. Run the part again.")
+        raise InputError(f"{link or source} is a link, or no file, but results are plain files. Run the shard again.")
     if source.is_dir():
         shutil.copytree(source, target)
     else:

@@ -1,11 +1,11 @@
-"""A part of a run over cases: every N-th case, worked on by itself, its results kept for :func:`segcal.merge`.
+"""A shard of a run over cases: every N-th case, worked on by itself, its results kept for :func:`segcal.merge`.
 
-``OUT/.part/part.json`` says which part of what it is; blocks of results lie beside it (:mod:`segcal.scale.cache`). Run
-again, a part goes on with the cases that are missing, that failed, or whose files have changed since.
+``OUT/.part/part.json`` says which shard of what it is; blocks of results lie beside it (:mod:`segcal.scale.cache`). Run
+again, a shard goes on with the cases that are missing, that failed, or whose files have changed since.
 
-Of a part that has served, what segcal keeps in it goes: facts, blocks of results and records, what submitit writes, and
-files that the result has too, under the same name and with the same content. If there is nothing else, the folder goes
-at once or not at all; otherwise what is known goes one by one, and a user's files stay where they are.
+From a merged shard segcal removes its own files: facts, blocks of results, records, and files of submitit. It also
+removes files that the result has under the same name and with the same content. If there is nothing else, the folder
+goes at once or not at all. Otherwise what is known goes one by one, and a user's files stay where they are.
 """
 
 import hashlib
@@ -42,12 +42,12 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PartFacts(msgspec.Struct, frozen=True):
-    """What a part is.
+    """The facts about a shard.
 
     Attributes:
         segcal: the version that made it.
         part: its number, from 0, `of` so many.
-        cases: how many cases there are in all parts.
+        cases: how many cases there are in all shards.
         ids: a digest of their names.
         settings: what decides results besides the files of the cases, as JSON texts by name.
         folder: where it was written; names of result files are relative to it.
@@ -67,13 +67,13 @@ class PartFacts(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Return the part in words."""
-        return f"part {self.part} of {self.of}"
+        """Return the shard in words."""
+        return f"shard {self.part} of {self.of}"
 
 
 @runtime_checkable
 class Identified(Protocol):
-    """What a part is of: cases, or other things that have names and are known by digests."""
+    """The items of a shard: cases, or others that have names and are known by digests."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ class Keys:
                 first = self._cases.setdefault(case_id, cases)
                 if first is not cases and first.identity(case_id) != cases.identity(case_id):
                     raise InputError(
-                        f"case {case_id!r} is in two folders, but parts know cases by their names. Rename one of them."
+                        f"case {case_id!r} is in two folders, but shards know cases by their names. Rename one of them."
                     )
         self.ids = sorted(self._cases)
         self.digest = hashlib.sha256("\n".join(self.ids).encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -104,16 +104,16 @@ class Keys:
 
 
 class Part(Engine):
-    """Works on the cases of a part and keeps their results; pass it as `workers` to what goes over cases.
+    """Works on the cases of a shard and keeps their results; pass it as `workers` to what goes over cases.
 
     Args:
-        folder: where the part is kept.
+        folder: where the shard is kept.
         collections: the cases, all of them; of a fit, the validation cases too where they are others.
-        number: of the part, from 0.
-        of: how many parts there are.
-        settings: what else decides the results; parts of other settings are not put together.
-        workers: what works on the cases of the part.
-        alone: whether the folder must be empty, or of this part.
+        number: of the shard, from 0.
+        of: how many shards there are.
+        settings: what else decides the results; shards of other settings are not put together.
+        workers: what works on the cases of the shard.
+        alone: whether the folder must be empty, or of this shard.
 
     >>> import numpy as np, tempfile, segcal
     >>> cases = segcal.ArrayCases([np.eye(2, 5)] * 3)
@@ -138,11 +138,11 @@ class Part(Engine):
         ids, place = self._keys.ids, str(self.folder.absolute())
         if of < 1 or not 0 <= number < of:
             raise InputError(
-                f"part_id is {number} and num_parts {of}, but parts are numbered from 0 to num_parts - 1. "
-                "Name a part that is there."
+                f"part_id is {number} and num_parts {of}, but shards are numbered from 0 to num_parts - 1. "
+                "Name a shard that is there."
             )
         if of > len(ids):
-            raise InputError(f"num_parts is {of}, but there are {len(ids)} cases. Use at most {len(ids)} parts.")
+            raise InputError(f"num_parts is {of}, but there are {len(ids)} cases. Use at most {len(ids)} shards.")
         self.ids, self.partial = frozenset(ids[number::of]), of > 1
         self._facts = PartFacts(
             FORMAT, VERSION, __version__, number, of, len(ids), self._keys.digest, settings or {}, place, False
@@ -160,7 +160,7 @@ class Part(Engine):
                 )
         elif self._alone and (others := [name for name in entries(self.folder) if name != FOLDER]):
             raise InputError(
-                f"{self.folder} holds {others[0]}, but a part needs a folder of its own. Name a new folder."
+                f"{self.folder} holds {others[0]}, but a shard needs a folder of its own. Name a new folder."
             )
         with ExitStack() as held:
             held.enter_context(claim(place))
@@ -175,11 +175,11 @@ class Part(Engine):
         self._held.__exit__(kind, *rest)
 
     def take(self, cases: Some) -> Some:
-        """Return the cases of this part."""
+        """Return the cases of this shard."""
         return cases.subset(case_id for case_id in cases.ids if case_id in self.ids)
 
     def outcomes(self, ids: Sequence[str], function: Callable[[str], Any], about: str) -> Iterator[Outcome]:
-        """Yield what is known, and work on the rest of what belongs to the part."""
+        """Yield what is known, and work on the rest of what belongs to the shard."""
         own = [case_id for case_id in ids if case_id in self.ids]
         known = {name for name in own if self._cache.has(about, name, self._keys.of) and self._is_whole(name)}
         rest = iter(outcomes_of([case_id for case_id in own if case_id not in known], function, self._workers, about))
@@ -195,7 +195,7 @@ class Part(Engine):
             self._cache.flush()
 
     def fresh(self) -> Workers:
-        """Return what works on the cases of the part."""
+        """Return what works on the cases of the shard."""
         return self._workers.fresh() if isinstance(self._workers, Engine) else self._workers
 
     def _is_whole(self, case_id: str) -> bool:
@@ -209,8 +209,8 @@ class Part(Engine):
 
 
 def differing(one: PartFacts, other: PartFacts) -> str | None:
-    """Return in what two parts of one run differ that must not; None if in nothing."""
-    for name, title in (("version", "form"), ("segcal", "version of segcal"), ("of", "number of parts")):
+    """Return in what two shards of one run differ that must not; None if in nothing."""
+    for name, title in (("version", "form"), ("segcal", "version of segcal"), ("of", "number of shards")):
         if getattr(one, name) != getattr(other, name):
             return f"{title} ({getattr(one, name)}, not {getattr(other, name)})"
     for name in sorted({*one.settings, *other.settings}):
@@ -223,15 +223,15 @@ def differing(one: PartFacts, other: PartFacts) -> str | None:
 
 
 def read_facts(folder: Path) -> PartFacts:
-    """Return what a part says of itself."""
+    """Return what a shard says of itself."""
     path = inside(folder, FOLDER, FACTS)
     if not path.is_file():
-        raise InputError(f"{folder} is not a part of a run, but one is needed. Name folders written with --num-parts.")
+        raise InputError(f"{folder} is not a shard of a run, but one is needed. Name folders written with --num-parts.")
     content = read_json(path)
     try:
         facts = msgspec.convert(content, PartFacts)
     except ValueError as error:  # also of lone surrogates
-        raise InputError(f"{path} is damaged ({error}), but it says what the part is. Run the part again.") from None
+        raise InputError(f"{path} is damaged ({error}), but it says what the shard is. Run the shard again.") from None
     if facts.format != FORMAT:
         raise InputError(
             f"{path} is {facts.format!r}, but {FORMAT!r} is needed. Name folders written with --num-parts."
@@ -240,11 +240,11 @@ def read_facts(folder: Path) -> PartFacts:
 
 
 def inside(part: Path, *names: str) -> Path:
-    """Return a path in a part; refuse one that leads out of it, by its name or by a link."""
+    """Return a path in a shard; refuse one that leads out of it, by its name or by a link."""
     path = part.joinpath(*names)
     if ".." in names or not path.is_relative_to(part) or path.resolve() != part.resolve().joinpath(*names):
         raise InputError(
-            f"{path} leads out of the part {part}, but a part is one folder without links. Run the part again."
+            f"{path} leads out of the shard {part}, but a shard is one folder without links. Run the shard again."
         )
     return path
 
@@ -261,7 +261,7 @@ def kept_beside(
 
 
 def remove_parts(place: Path, result: Path | None) -> None:
-    """Remove a folder of parts, or a part by itself, of which `result` was made."""
+    """Remove a folder of shards, or a shard by itself, of which `result` was made."""
     files = [path for path in place.rglob("*") if path.is_symlink() or not path.is_dir()]
     known = [path for path in files if _is_known(place, path, result)]
     if len(known) == len(files):

@@ -1,6 +1,6 @@
-"""Parts as the jobs of a SLURM array, by submitit; it also runs them as processes here, if it is asked to.
+"""Shards as the jobs of a SLURM array, by submitit; it also runs them as processes here, if it is asked to.
 
-A job that fails, or is ended by the cluster, is sent again; a part goes on where it was.
+A job that fails, or is ended by the cluster, is sent again; a shard goes on where it was.
 """
 
 import shutil
@@ -25,15 +25,15 @@ def run_array(
     progress: Callable[[int, int], None] = lambda done, of: None,
     retries: int = RETRIES,
 ) -> list[Any]:
-    """Run a function on every part as an array, and return what it returned, in the order of the parts.
+    """Run a function on every shard as an array, and return what it returned, in the order of the shards.
 
     Args:
-        function: an importable function of one part.
+        function: an importable function of one shard.
         parts: its arguments.
         logs: a folder that all machines see, for what submitit writes.
         options: for SLURM: "partition", "time" (minutes), "mem", ...; "cluster" is "slurm", or "local" for processes
             of this machine.
-        progress: called with the number of parts that are done, and of all.
+        progress: called with the number of shards that are done, and of all.
         retries: how often a job that failed is sent again.
     """
     submitit = load_extra("submitit", "cluster", "engine slurm needs")
@@ -74,7 +74,7 @@ def run_array(
             return [found[number] for number in range(len(parts))]
     reason = str(failures[failed[0]]).strip().splitlines()[-1][:200]
     raise InputError(
-        f"part {failed[0]} failed {retries + 1} times ({reason}), but all parts are needed. Look into {logs}, "
+        f"shard {failed[0]} failed {retries + 1} times ({reason}), but all shards are needed. Look into {logs}, "
         "and run the command again: what is done is kept."
     )
 

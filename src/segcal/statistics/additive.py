@@ -1,9 +1,8 @@
-"""What all tables have in common: they add up, and they turn into plain data or two vectors and back. And small ones.
+"""The base of all tables, which add up and turn into plain data or two vectors and back; and small tables.
 
 A table is a declaration: a frozen dataclass whose fields are arrays, numbers, dicts of tables and other tables. Counts
-are int64 and add exactly. Sums are float64; they add in the order in which they are given, and whoever adds the tables
-of many cases does it in the order of their ids, so that the result is the same to the last bit wherever the cases were
-counted.
+are int64 and add exactly. Sums are float64 and add in the order in which they are given. Tables of many cases are added
+in the order of their ids. So the result is the same to the last bit wherever the cases were counted.
 """
 
 from collections.abc import Mapping
@@ -102,7 +101,7 @@ def _decode(kind: type, plain: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Likelihood(AdditiveTable):
-    """How many voxels count, and sums over them."""
+    """The number of voxels that count, and sums over them."""
 
     voxels: int
     nll: float  # minus the log-probability of the true class
@@ -131,9 +130,9 @@ class Flips(AdditiveTable):
 
 @dataclass(frozen=True)
 class Ranking(AdditiveTable):
-    r"""Voxels in bins of doubt :math:`1 - \max_c q_c`, from the least to the most, and those that are wrong; int64.
+    r"""Voxels in bins of uncertainty :math:`1 - \max_c q_c`, from low to high, and those that are wrong; int64.
 
-    The bins are eight to an octave from :math:`2^{-40}` to 1. Most voxels of a segmentation are nearly certain: bins
+    The bins are eight to an octave from :math:`2^{-40}` to 1. Most voxels of a segmentation are nearly certain. Bins
     that are even in the logarithm tell 1 - 1e-6 from 1 - 1e-9, where even bins of confidence would put both in one.
     """
 

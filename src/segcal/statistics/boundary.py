@@ -2,7 +2,7 @@
 
 A voxel is boundary if a face neighbour inside the array has another label; both sides are, so a boundary is two voxels
 thick. The array's border is no boundary, and neither is a pair with an ignored voxel. Distances are Euclidean, in
-voxels whatever the spacing, and 0 on the boundary. Bands are [0, 3), [3, 7), [7, 15), [15, inf) unless told otherwise.
+voxels whatever the spacing, and 0 on the boundary. The default bands are [0, 3), [3, 7), [7, 15), [15, inf).
 
 A label map without any boundary has no distances: its voxels are in no band.
 """
@@ -32,7 +32,7 @@ COUNTERS = 1 << 20
 
 @dataclass(frozen=True)
 class Bands(AdditiveTable):
-    """What was counted in each band."""
+    """The counts of each band."""
 
     edges: Annotated[tuple[float, ...], FIXED]  # where the bands begin
     count: np.ndarray  # voxels of each band, int64
@@ -122,7 +122,7 @@ def _count_distances(square: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarra
     """Yield squared distances, rising, and how often each occurs; infinite ones do not count. `square` is used up.
 
     They are whole numbers: counting them makes the sum of distances exact and free of any order. One counter for each
-    possible one is fast, but their number grows with the square of the image's side; beyond :data:`COUNTERS` those that
+    possible one is fast, but their number grows with the square of the image's side. Beyond :data:`COUNTERS` those that
     occur are found by sorting in place, so that no more memory is needed however large the image is.
     """
     pieces = [square[start : start + COUNTERS] for start in range(0, square.size, COUNTERS)]

@@ -156,7 +156,7 @@ def _tables(raw: RawTables, bins: Sequence[int], bands: LabelBands | None, compa
         confusion=Confusion(raw.confusion, int(raw.ignored[0])),
         reliability={n: curves_by_region(*cell) for n, cell in cells.items()},
         classwise=classwise,
-        ranking=Ranking(raw.doubt.sum(1), raw.doubt[:, 0].copy()),
+        ranking=Ranking(raw.uncertainty.sum(1), raw.uncertainty[:, 0].copy()),
         flips=Flips(raw.flips, voxels) if compared else None,
         bands=None
         if bands is None

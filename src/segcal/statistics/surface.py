@@ -2,7 +2,7 @@
 
 A surface voxel lies in the mask and has a face neighbour that does not; outside the array counts as outside. Ignored
 voxels are in no mask. From every surface voxel of one mask the distance to the nearest surface voxel of the other is
-taken, in the units of the spacing (voxels, if none is known), in both directions.
+taken, in both directions. It is in the units of the spacing (voxels, if none is known).
 
 Class 0 has no entry of its own. A class without truth or without prediction has no distances; `missing` says which.
 """

@@ -2,13 +2,13 @@
 
 The benchmark counts every case once, with all numbers of bins at the same time; these studies only read.
 
-*Reliability*, for each task: the first network alone and the uncalibrated pooling, the calibrated pipeline with the
-lowest ACE of all, and the one with the lowest ACE among those that keep the order of the classes. The choice is made on
-the test cases, as in the paper: it shows what is possible, and is not how to choose a calibrator.
+*Reliability*, for each task: the first network alone, the uncalibrated pooling, and the calibrated pipeline with the
+lowest ACE. It also has the one with the lowest ACE among those that keep the order of the classes. The choice is made
+on the test cases, as in the paper: it shows what is possible, and is not how to choose a calibrator.
 
 *Binning*: ECE is the mean over cases and repeats with its bootstrap interval, ACE the mean over repeats [min, max]. For
-every number of bins the pipelines are ranked; what matters to a reader is how many pairs of pipelines change places
-against the numbers of bins that the tables use: 50 for ECE, 15 for ACE.
+every number of bins the pipelines are ranked. The result is the number of pairs of pipelines that swap against the
+numbers of bins of the tables: 50 for ECE, 15 for ACE.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,6 @@
-r"""The paper's five photometric corruptions at two strengths (Tables 6 and 7): pictures change, labels stay.
+r"""The paper's five photometric corruptions at two strengths (Tables 6 and 7): images change, labels stay.
 
-For a picture x with values in [0, 1]:
+For an image x with values in [0, 1]:
 
 - ``noise``: :math:`x + \sigma n`, n standard normal for every pixel and channel;
 - ``blur``: a separable Gaussian of k taps, normalised to sum 1; the border is mirrored without repeating its edge;
@@ -8,9 +8,9 @@ For a picture x with values in [0, 1]:
 - ``jpeg``: written and read at a quality, with the encoder's usual chroma subsampling;
 - ``fog``: :math:`(1 - \alpha) x + \alpha`, white and uniform.
 
-The result is clipped to [0, 1] and rounded to 8 bits once. Which corruption a picture gets follows from its name: the
+The result is clipped to [0, 1] and rounded to 8 bits once. Which corruption an image gets follows from its name: the
 SHA-256 digest of ``"seed:name"``, as a number, modulo 5, in the order above. The digest also seeds the noise. The
-strength is no part of it, so the two strengths of a picture are of one kind.
+strength is no part of it, so the two strengths of an image are of one kind.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from scipy.ndimage import correlate1d
 from segcal.checks import check_choice
 from segcal.errors import InputError
 
-Picture = NDArray[np.float32]
+Pixels = NDArray[np.float32]
 Precise = NDArray[np.float64]
 
 STRENGTHS = ("mild", "strong")
@@ -40,12 +40,12 @@ SETTINGS: dict[str, dict[str, float]] = {
 BLUR_TAPS = {1.0: 5, 3.0: 13}
 
 
-def blur(picture: Precise, sigma: float) -> Precise:
-    """Return the picture blurred along both axes."""
+def blur(image: Precise, sigma: float) -> Precise:
+    """Return the image blurred along both axes."""
     kernel = gaussian_kernel(BLUR_TAPS[sigma], sigma)
     for axis in (1, 2):
-        picture = correlate1d(picture, kernel, axis=axis, mode="mirror")
-    return picture
+        image = correlate1d(image, kernel, axis=axis, mode="mirror")
+    return image
 
 
 def gaussian_kernel(taps: int, sigma: float) -> Precise:
@@ -59,26 +59,26 @@ def gaussian_kernel(taps: int, sigma: float) -> Precise:
     return weights / weights.sum()
 
 
-def compress(picture: Precise, quality: float) -> Precise:
-    """Return the picture after JPEG."""
+def compress(image: Precise, quality: float) -> Precise:
+    """Return the image after JPEG."""
     stream = io.BytesIO()
-    to_image(picture).save(stream, "JPEG", quality=quality)
+    to_image(image).save(stream, "JPEG", quality=quality)
     back = np.asarray(Image.open(stream), np.float64) / 255
-    return back[None] if len(picture) == 1 else np.moveaxis(back, 2, 0)
+    return back[None] if len(image) == 1 else np.moveaxis(back, 2, 0)
 
 
 # The order is part of the definition: a digest modulo 5 points into it.
 CORRUPTIONS: dict[str, Callable[[Precise, float, np.random.Generator], Precise]] = {
-    "noise": lambda picture, sigma, rng: picture + sigma * rng.standard_normal(picture.shape),
-    "blur": lambda picture, sigma, _: blur(picture, sigma),
-    "brightness": lambda picture, factor, _: factor * picture,
-    "jpeg": lambda picture, quality, _: compress(picture, quality),
-    "fog": lambda picture, alpha, _: (1 - alpha) * picture + alpha,
+    "noise": lambda image, sigma, rng: image + sigma * rng.standard_normal(image.shape),
+    "blur": lambda image, sigma, _: blur(image, sigma),
+    "brightness": lambda image, factor, _: factor * image,
+    "jpeg": lambda image, quality, _: compress(image, quality),
+    "fog": lambda image, alpha, _: (1 - alpha) * image + alpha,
 }
 
 
 def choose_corruption(name: str, seed: int = 0) -> str:
-    """Return which corruption the picture of this name gets.
+    """Return which corruption the image of this name gets.
 
     >>> choose_corruption("0001.png")
     'blur'
@@ -86,11 +86,11 @@ def choose_corruption(name: str, seed: int = 0) -> str:
     return list(CORRUPTIONS)[_digest(name, seed) % len(CORRUPTIONS)]
 
 
-def corrupt(picture: NDArray[np.floating], name: str, strength: str, seed: int = 0, kind: str | None = None) -> Picture:
-    """Return a corrupted picture, in steps of 1/255.
+def corrupt(image: NDArray[np.floating], name: str, strength: str, seed: int = 0, kind: str | None = None) -> Pixels:
+    """Return a corrupted image, in steps of 1/255.
 
     Args:
-        picture: ``(channels, height, width)`` with one or three channels and values in [0, 1].
+        image: ``(channels, height, width)`` with one or three channels and values in [0, 1].
         name: of its file; it decides the corruption and seeds the noise.
         strength: "mild" or "strong".
         seed: enters the digest together with the name.
@@ -100,26 +100,26 @@ def corrupt(picture: NDArray[np.floating], name: str, strength: str, seed: int =
         raise InputError(f"strength is {strength!r}, but it must be 'mild' or 'strong'. Choose one of the two.")
     if kind is not None:
         check_choice(kind, "corruption", CORRUPTIONS)
-    if picture.ndim != 3 or picture.shape[0] not in (1, 3):
+    if image.ndim != 3 or image.shape[0] not in (1, 3):
         raise InputError(
-            f"picture {name!r} has shape {picture.shape}, but (channels, height, width) with 1 or 3 channels is "
-            "needed. Corruptions are defined for 2-D pictures."
+            f"image {name!r} has shape {image.shape}, but (channels, height, width) with 1 or 3 channels is "
+            "needed. Corruptions are defined for 2-D images."
         )
-    low, high = float(picture.min(initial=0)), float(picture.max(initial=0))
+    low, high = float(image.min(initial=0)), float(image.max(initial=0))
     if not (low >= 0 and high <= 1):
         raise InputError(
-            f"picture {name!r} has values from {low:.4g} to {high:.4g}, but values in [0, 1] are needed. "
+            f"image {name!r} has values from {low:.4g} to {high:.4g}, but values in [0, 1] are needed. "
             "Divide 8-bit values by 255."
         )
     chosen = choose_corruption(name, seed) if kind is None else kind
     rng = np.random.default_rng(_digest(name, seed))
-    changed = CORRUPTIONS[chosen](np.asarray(picture, np.float64), SETTINGS[chosen][strength], rng)
+    changed = CORRUPTIONS[chosen](np.asarray(image, np.float64), SETTINGS[chosen][strength], rng)
     return _to_bytes(changed).astype(np.float32) / np.float32(255)
 
 
-def to_image(picture: NDArray[np.floating]) -> Image.Image:
-    """Return a picture of one or three channels in 8 bits."""
-    pixels = _to_bytes(picture)
+def to_image(image: NDArray[np.floating]) -> Image.Image:
+    """Return an image of one or three channels in 8 bits."""
+    pixels = _to_bytes(image)
     return Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, 2))
 
 
@@ -127,5 +127,5 @@ def _digest(name: str, seed: int) -> int:
     return int(hashlib.sha256(f"{seed}:{name}".encode()).hexdigest(), 16)
 
 
-def _to_bytes(picture: NDArray[np.floating]) -> NDArray[np.uint8]:
-    return np.rint(np.clip(picture, 0, 1) * 255).astype(np.uint8)
+def _to_bytes(image: NDArray[np.floating]) -> NDArray[np.uint8]:
+    return np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8)

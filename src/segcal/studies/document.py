@@ -17,7 +17,7 @@ from segcal.metrics import METRICS
 from segcal.names import class_titles
 from segcal.report import document as doc
 from segcal.report.document import BINS, band_rows, class_rows, curves_of, pipeline_curves, shown_classes
-from segcal.report.verdict import Change, Facts, FlipCount, Honesty, PartCounts, Verdict, make_verdict
+from segcal.report.verdict import Change, Facts, FlipCount, MeanCalibration, PartCounts, Verdict, make_verdict
 from segcal.statistics import CaseTables
 from segcal.studies.study import paired_differences
 from segcal.studies.worst_cases import WorstCasesData
@@ -27,7 +27,7 @@ UNCALIBRATED = Pipeline("mean_logits", "identity")
 MATRIX = Pipeline("mean_logits", "ms")
 BY_RULE = "on {count} validation cases that it was not fitted to, as segcal fit does"
 BY_LOSS = "because it has the lowest loss on the validation voxels of those that keep the mask"
-# So many names of cases are listed of each part, and the numbers of so many test cases are kept one by one.
+# So many names of cases are listed of each subset, and the numbers of so many test cases are kept one by one.
 MOST_NAMES = 200
 MOST_CASES = 200
 # Of a number in the table; shown are three.
@@ -44,7 +44,9 @@ def make_document(
     chosen = {task: choose(results, summary, worst, task) for task in tasks}
     targets = dict.fromkeys((row.task, row.test_on) for row in summary.results)
     notes = (
-        [f"This is a demonstration on drawn data, reduced to take minutes: {'; '.join(reduced)}."] if reduced else []
+        [f"This is a demonstration on synthetic data, reduced to take minutes: {'; '.join(reduced)}."]
+        if reduced
+        else []
     )
     examples = {task: doc.CaseExamples([], 0, "") for task in tasks}
     for task, each in () if worst is None else worst.tasks.items():
@@ -216,10 +218,10 @@ def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, 
         calibrator=chosen.calibrator,
         title=chosen.make(2).title,
         keeps=chosen.preserves is not None,
-        everywhere=Honesty.of(tables.reliability[BINS]["all"]),
+        everywhere=MeanCalibration.of(tables.reliability[BINS]["all"]),
         change=_compare_units(before, after, summary),
         flips=_count_flips(after),
-        everywhere_after=Honesty.of(calibrated.reliability[BINS]["all"]),
+        everywhere_after=MeanCalibration.of(calibrated.reliability[BINS]["all"]),
         boundary=_boundary(tables),
         boundary_after=_boundary(calibrated),
         matrix_flips=_count_flips(matrix) if matrix else None,
@@ -243,7 +245,7 @@ def _count_flips(units: Sequence[UnitResult]) -> FlipCount:
     return FlipCount(int(counted.voxels.sum()), (harmful, beneficial, neutral))
 
 
-def _boundary(tables: CaseTables) -> Honesty | None:
+def _boundary(tables: CaseTables) -> MeanCalibration | None:
     if tables.bands is None or not tables.bands.curves[BINS].count[0].any():
         return None
-    return Honesty.of(tables.bands.curves[BINS][0])
+    return MeanCalibration.of(tables.bands.curves[BINS][0])

@@ -1,9 +1,9 @@
 """One factor on the horizontal axis, and ECE, NLL, mIoU and entropy of uncalibrated predictions for each of its values.
 
 ECE and NLL are means over cases with intervals, mIoU is of all cases together (Fig. 2 of selective scaling). Factors
-are the number of members; the size of the model, which a protocol says of tasks that are models of the same cases; and
-two ways to run a model again, that of an embedded task or any that a script gives: on crops of the input, laid side by
-side, and on several scales of it, pooled. A model is any function from an image ``(channels, *space)`` to logits
+are the number of members and the size of the model, which a protocol declares for tasks that are models of the same
+cases. Two more are ways to run a model of an embedded task or of a script again. They are crops of the input, laid side
+by side, and several scales of it, pooled. A model is any function from an image ``(channels, *space)`` to logits
 ``(classes, *space)``.
 """
 
@@ -141,7 +141,7 @@ def crop_ways(cases: Cases) -> dict[str, Callable[[Model], Model]]:
 def in_crops(model: Model, size: int) -> Model:
     """Return a model that sees crops of `size` voxels along each axis, laid side by side.
 
-    The last crop along an axis ends where the image ends, so that every crop is full; where it overlaps the one
+    The last crop along an axis ends where the image ends, so that every crop is full. Where it overlaps the one
     before, its own prediction counts. Axes shorter than `size` are taken whole.
     """
 

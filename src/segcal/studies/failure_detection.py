@@ -1,12 +1,12 @@
 """Failed cases, found without labels: by calibrated and uncalibrated estimates, in distribution and under shift.
 
-Cases are ranked by what is known without labels, before calibration and with the pipeline that ``segcal fit`` would
-choose, on the test cases of the first repeat and on those of every `test_on`. The table has the area under the
-risk-coverage curve, its excess over the best ranking, the paired difference of the area to that of the expected Dice
-after calibration, and AUROC of finding cases with a Dice below tau.
+Cases are ranked without labels, before calibration and with the pipeline that ``segcal fit`` would choose. They are the
+test cases of the first repeat and of every `test_on`. The table has the area under the risk-coverage curveand its
+excess over the best ranking. It also has the paired difference of the area to that of the expected Dice after
+calibration, and the AUROC of finding cases with a Dice below tau.
 
 The risk of a case is 1 - Dice, the mean over its structures that are there or were found. Ranked from the most trusted
-down, the mean risk of the first k cases, averaged over k, is the area under the risk-coverage curve (AURC); what it is
+down, the mean risk of the first k cases, averaged over k, is the area under the risk-coverage curve (AURC). What it is
 above that of a ranking by the risk itself is the excess. A mask is bad if its Dice is below tau: AUROC is the chance
 that a bad case is trusted less than a good one.
 """
@@ -94,7 +94,7 @@ class FailureRow(Struct):
 
 
 class FailurePlace(Struct):
-    """The ways to rank the cases of one place, and how many cases and bad ones there are."""
+    """The ways to rank the cases of one site, and how many cases and bad ones there are."""
 
     cases: int
     bad: int
@@ -102,14 +102,14 @@ class FailurePlace(Struct):
 
 
 class FailureData(Struct):
-    """By task, or task and place, the rankings."""
+    """By task, or task and site, the rankings."""
 
     tau: float
     places: dict[str, FailurePlace]
 
 
 def _run(setting: Setting) -> FailureData:
-    """Rank the test cases of every task, and those of the places it was tested on."""
+    """Rank the test cases of every task, and those of the sites it was tested on."""
     places: dict[str, FailurePlace] = {}
     for task in setting.tasks:
         if not setting.pipelines(task.name, "mean_logits"):

@@ -2,8 +2,8 @@
 
 A voxel flips if another class is strictly above its old winner in the scores. Distances are those of the
 boundary-aware calibration error: Euclidean, in voxels, 0 on the boundary (:mod:`segcal.statistics.boundary`). For every
-pipeline that may flip, the benchmark has counted voxels and flips in bands of distance. For one of them per task,
-matrix scaling of the mean logits if it is there, they are counted again in steps of one voxel, and the test case with
+pipeline that may flip, the benchmark has counted voxels and flips in bands of distance. For one of them per task
+(matrix scaling of the mean logits if it is there), they are counted again in steps of one voxel. The test case with
 most flips is kept as an example.
 """
 
@@ -24,8 +24,8 @@ from segcal.cases.base import Case
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.numerics import decided, winner
 from segcal.report.document import TaskSection
-from segcal.report.figures import COLOURS, Drawn, new_figure, shorten, show_classes, show_picture, styled
-from segcal.report.pictures import Encoded, decode_map, encode_indices, picture_of, slice_of
+from segcal.report.figures import COLOURS, Drawn, new_figure, shorten, show_classes, show_image, styled
+from segcal.report.images import Encoded, decode_map, encode_indices, image_of, slice_of
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances
@@ -154,7 +154,7 @@ def example_flips(case: Case, calibrator: Calibrator) -> FlipExample:
     flipped = (before != after) & (labels != IGNORED)
     index = slice_of(labels, flipped)
     maps = [encode_indices(values[index].astype(np.int64)) for values in (labels, before, after, flipped)]
-    return FlipExample(case.id, int(flipped.sum()), picture_of(case, index), *maps)
+    return FlipExample(case.id, int(flipped.sum()), image_of(case, index), *maps)
 
 
 def _maps(case: Case, calibrator: Calibrator) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -188,7 +188,7 @@ def _figure(found: CloserLook, background: bool = True) -> Any:
     flipped = decode_map(example.flipped) == 1
     titles = (shorten(example.case, 26), "truth", f"{example.flips:,} voxels that changed their class")
     for axis, title in zip(axes[0], titles, strict=False):
-        show_picture(axis, example.image, flipped.shape)
+        show_image(axis, example.image, flipped.shape)
         axis.set_title(title)
     show_classes(axes[0, 1], example.labels, background, 0.55)
     layer = np.zeros((*flipped.shape, 4))

@@ -16,8 +16,8 @@ from segcal.cases.base import Cases
 from segcal.evaluation.evaluate import evaluate
 from segcal.numerics import free_energy
 from segcal.report.document import TaskSection
-from segcal.report.figures import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
-from segcal.report.pictures import Encoded, decode_map, encode_indices, encode_values, picture_of, slice_of
+from segcal.report.figures import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_image, styled
+from segcal.report.images import Encoded, decode_map, encode_indices, encode_values, image_of, slice_of
 from segcal.report.table import Cell, Column, Table, quartiles
 from segcal.studies.study import Setting, Study, both, drawn_of, per_task
 from segcal.types import IGNORED
@@ -62,7 +62,7 @@ def example_map(cases: Cases) -> EnergyExample:
     counts = labels != IGNORED
     index = slice_of(labels, labels > 0)
     shown = np.where(counts, energy, energy[counts].min() if counts.any() else 0.0)[index]
-    return EnergyExample(case.id, encode_values(shown), encode_indices(labels[index]), picture_of(case, index))
+    return EnergyExample(case.id, encode_values(shown), encode_indices(labels[index]), image_of(case, index))
 
 
 def offset_tables(data: OffsetsData) -> dict[str, Table]:
@@ -85,7 +85,7 @@ def _figure(task: str, one: EnergyExample) -> Any:
     figure, axes = new_figure(1, 2, 7.6, 2.9)
     left, right = axes[0]
     values = decode_map(one.free_energy)
-    show_picture(left, one.image, values.shape)
+    show_image(left, one.image, values.shape)
     left.set_title(f"{shorten(task, 20)}: {shorten(one.case, 20)}")
     drawn = right.imshow(values, cmap=CONFIDENCE_MAP)
     right.set_axis_off()

@@ -1,8 +1,8 @@
 r"""Padding that pretends to be a prediction, and what it does to calibration (definitions 13.1).
 
 Networks see a crop; exporters fill the rest of the volume with (1, 0, ..., 0). That is right for probabilities. As
-logits, such a voxel has the softmax :math:`e / (e + C - 1)` for the background, although it is always right: with five
-classes a confidence of 0.405, a gap of 0.595 and an NLL of 0.905, in as many voxels as were padded.
+logits, such a voxel has the softmax :math:`e / (e + C - 1)` for the background, although it is always right. With five
+classes this is a confidence of 0.405, a gap of 0.595 and an NLL of 0.905, in as many voxels as were padded.
 
 Every calibrator is fitted and judged three ways, on the same cases:
 

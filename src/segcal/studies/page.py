@@ -3,8 +3,8 @@
 ``segcal benchmark`` and ``segcal demo`` pass on what they have just computed; ``segcal report`` reads a folder of
 results once, and goes the same way.
 
-Figures are those of the studies, of the diagrams that the page draws itself, and of a shift: what a shift of all logits
-does to a calibrator is Fig. 1a, two inputs with one softmax, and what comes out.
+Figures are those of the studies, of the diagrams that the page draws itself, and of a shift. The effect of a shift of
+all logits on a calibrator is Fig. 1a, two inputs with one softmax, and what comes out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -168,7 +168,7 @@ def result_figures(studies: Mapping[str, Struct], sections: Mapping[str, TaskSec
 
 
 def _before_after(section: TaskSection, titles: Mapping[str, str]) -> Iterator[Drawn]:
-    """Yield reliability before and after in every part, and calibration error against Dice, as files only."""
+    """Yield reliability before and after, of all voxels and subsets, and calibration error against Dice, as files."""
     stages = {stage: section.curves[title] for stage, title in titles.items()}
     parts: list[tuple[str, str, str, int | None]] = [("all", "all voxels", "all", None)]
     if section.background and stages["before"].foreground is not None:

@@ -1,12 +1,12 @@
 """Two figures of selective scaling: the calibration error by region, and by the share of mispredictions found.
 
 *Regions* (its Fig. 2d and 5): ECE (50 bins) of each test case in each region, as the numbers of a box plot, before
-calibration and after; and how much the mean predictive entropy rose, which smoothing must pay for. A prediction that is
-wrong has accuracy 0 in every bin, so its ECE is its mean confidence; that of a right one is one minus it. The boundary
-is the first band of :mod:`segcal.statistics.boundary`: less than 3 voxels from a change of label.
+calibration and after. Beside it is the rise of the mean predictive entropy, the price of smoothing. A prediction that
+is wrong has accuracy 0 in every bin, so its ECE is its mean confidence. That of a right one is one minus it. The
+boundary is the first band of :mod:`segcal.statistics.boundary`: less than 3 voxels from a change of label.
 
 *Detection* (its Fig. 4) is the worth of a better selector. An oracle flags a random share of the mispredicted voxels of
-a case, and no right ones; flagged voxels get a large temperature, the others stay as a calibrator leaves them. From 0 %
+a case, and no right ones. Flagged voxels get a large temperature, the others stay as a calibrator leaves them. From 0 %
 to 100 % each step flags what the step before did and more, so that a curve is smooth. The ends are the calibrator alone
 and the best that selective scaling can do. Beside the curves stands the selector that was learned: its recall and its
 precision on the same voxels, and the ECE it gave.
@@ -187,7 +187,7 @@ def _region_figures(data: RegionsData, section: TaskSection) -> Iterator[Drawn]:
     if found := data.tasks.get(section.task):
         text = (
             "One box per pipeline: half of the test cases lie in the box, its line is the middle one. Wrong "
-            "predictions should be unsure: there the error is the confidence itself."
+            "predictions should be uncertain: there the error is the confidence itself."
         )
         shown = compared_first(section, found)
         yield drawn_of(section, "regions", "Where the calibration error lies", text, _region_figure, shown)
@@ -334,8 +334,8 @@ def _detection_figures(data: DetectionData, section: TaskSection) -> Iterator[Dr
     if found := data.tasks.get(section.task):
         text = (
             "If mistakes could be found and only their confidence lowered, the error would move along the lines: down "
-            "while the voxels together are too sure, and up once they are not. Single marks are selectors that were "
-            "learned, at the share of mistakes that they find."
+            "while the voxels together are overconfident, and up once they are not. Single marks are selectors that "
+            "were learned, at the share of mistakes that they find."
         )
         title = "What finding mistakes would be worth"
         yield drawn_of(section, "detection", title, text, _detection_figure, found, data.rates)

@@ -1,11 +1,11 @@
-"""Calibrators that were fitted in one place, and tested in others: tasks of `test_on`.
+"""Calibrators that were fitted at one site, and tested at others: tasks of `test_on`.
 
-*Domain shift* has the layout of the selective-scaling paper's Tables 1 and 2: one row per dataset and model (here: a
-pooling of the ensemble), one column per calibrator: ECE, beside the mean intersection over union of the uncalibrated
-prediction. In the second table calibrators are fitted on InD and tested on SD, without any fitting there.
+*Domain shift* has the layout of the selective-scaling paper's Tables 1 and 2. A row is a dataset and model (here: a
+pooling of the ensemble), a column a calibrator. The numbers are ECE, beside the mean intersection over union of the
+uncalibrated prediction. In the second table calibrators are fitted on InD and tested on SD, without any fitting there.
 
 *Covariate shift* (Tables 6 and 7, Fig. 7) is of corrupted copies: tasks of `test_on` that have the same cases, or some
-of them. The numbers of Table 7 are those of the benchmark; the study sets them beside the clean ones, case by case: how
+of them. The numbers of Table 7 are those of the benchmark. The study sets them beside the clean ones, case by case: how
 much worse each pipeline becomes, with paired intervals.
 """
 
@@ -19,8 +19,8 @@ from segcal.benchmark.results import UnitResult
 from segcal.benchmark.tasks import Task
 from segcal.metrics import METRICS
 from segcal.report.document import TaskSection
-from segcal.report.figures import Drawn, new_figure, show_picture, styled
-from segcal.report.pictures import Encoded, encode_values
+from segcal.report.figures import Drawn, new_figure, show_image, styled
+from segcal.report.images import Encoded, encode_values
 from segcal.report.table import Cell, Column, Table
 from segcal.studies.corruptions import BLUR_TAPS, CORRUPTIONS, SETTINGS, STRENGTHS, corrupt
 from segcal.studies.study import (
@@ -37,7 +37,7 @@ from segcal.summary import Bootstrap, Difference, Estimate
 
 UNCALIBRATED = "identity"
 SHOWN = {"nll": "NLL", "ece": "ECE"}
-# Of each corruption, its name in Table 6 and above a picture.
+# Of each corruption, its name in Table 6, which is also the title of its image.
 TITLES = {
     "noise": ("Gaussian noise (sigma)", "Gaussian noise"),
     "blur": ("Gaussian blur (taps, sigma)", "Gaussian blur"),
@@ -98,13 +98,13 @@ def _domain_tables(data: DomainShiftData) -> dict[str, Table]:
 
 
 class ShiftedNumbers(Struct, omit_defaults=True):
-    """The numbers of a pipeline in one place, and how they changed against the clean cases (not for these)."""
+    """The numbers of a pipeline at one site, and how they changed against the clean cases (not for these)."""
 
     metrics: dict[str, Estimate]
     change: dict[str, Difference] | None = None
 
 
-class CorruptedPicture(Struct):
+class CorruptedImage(Struct):
     """The image of one case, clean and in every strong corruption."""
 
     case: str
@@ -112,10 +112,10 @@ class CorruptedPicture(Struct):
 
 
 class ShiftedTask(Struct):
-    """By pipeline and place ("" is clean) the numbers, and an example if there is a picture."""
+    """By pipeline and site ("" is clean) the numbers, and an example if there is an image."""
 
     pipelines: dict[str, dict[str, ShiftedNumbers]]
-    example: CorruptedPicture | None
+    example: CorruptedImage | None
 
 
 class CovariateShiftData(Struct):
@@ -135,7 +135,7 @@ def _compare_copies(setting: Setting, task: Task) -> ShiftedTask | None:
 
 
 def _same_cases(setting: Setting, task: str, target: str) -> bool:
-    """Return whether the target was tested on cases of the task's own tests: a copy, and not another place."""
+    """Return whether the target was tested on cases of the task's own tests: a copy, and not another site."""
     own, there = (
         {
             each.unit.repeat: set(each.header.test)
@@ -172,18 +172,18 @@ def compare_shift(
     return paired_differences(paired, shifted, bootstrap)
 
 
-def _example_corruptions(setting: Setting, task: Task) -> CorruptedPicture | None:
-    """Return the image of one test case, clean and in every strong corruption; None without a picture."""
+def _example_corruptions(setting: Setting, task: Task) -> CorruptedImage | None:
+    """Return the image of one test case, clean and in every strong corruption; None without an image."""
     cases = setting.split(task, "mean_logits").test
     case = cases.read(cases.ids[0])
     if case.image is None or case.image.ndim != 3 or len(case.image) not in (1, 3):
         return None
-    picture = case.image.numpy()
-    if picture.min() < 0 or picture.max() > 1:
+    image = case.image.numpy()
+    if image.min() < 0 or image.max() > 1:
         return None
-    maps = {"clean": picture} | {kind: corrupt(picture, case.id, "strong", kind=kind) for kind in CORRUPTIONS}
+    maps = {"clean": image} | {kind: corrupt(image, case.id, "strong", kind=kind) for kind in CORRUPTIONS}
     images = {kind: encode_values(image if len(image) == 3 else image[0]) for kind, image in maps.items()}
-    return CorruptedPicture(case.id, images)
+    return CorruptedImage(case.id, images)
 
 
 def _covariate_tables(data: CovariateShiftData) -> dict[str, Table]:
@@ -193,7 +193,7 @@ def _covariate_tables(data: CovariateShiftData) -> dict[str, Table]:
         return f"{BLUR_TAPS[value]}, {value:g}" if kind == "blur" else f"{value:g}"
 
     settings = {TITLES[kind][0]: [shown(kind, own[each]) for each in STRENGTHS] for kind, own in data.settings.items()}
-    note = "A picture gets one of them, chosen by a digest of its name; labels stay."
+    note = "An image gets one of them, chosen by a digest of its name; labels stay."
     strengths, title = map(Column, STRENGTHS), "Photometric corruptions"
     table6 = Table.of(title, strengths, {"": settings}, lambda own: map(Cell, own), note, first="Corruption")
     tasks = {name: one.pipelines for name, one in data.tasks.items()}
@@ -220,13 +220,13 @@ def _covariate_tables(data: CovariateShiftData) -> dict[str, Table]:
 
 @styled()
 def corruption_figure(images: Mapping[str, Encoded]) -> Any:
-    """Return pictures by kind ("clean" and the corruptions) in two rows."""
+    """Return images by kind ("clean" and the corruptions) in two rows."""
     columns = (len(images) + 1) // 2
     figure, axes = new_figure(2, columns, 3.1 * columns, 5.2)
     for axis in axes.flat:
         axis.set_axis_off()
     for axis, (kind, encoded) in zip(axes.flat, images.items(), strict=False):
-        show_picture(axis, encoded, (1, 1))
+        show_image(axis, encoded, (1, 1))
         axis.set_title(TITLES[kind][1] if kind in TITLES else kind)
     return figure
 
@@ -234,7 +234,7 @@ def corruption_figure(images: Mapping[str, Encoded]) -> Any:
 def _covariate_figures(data: CovariateShiftData, section: TaskSection) -> Iterator[Drawn]:
     found = data.tasks.get(section.task)
     if found and found.example:
-        title = "The same picture under strong corruptions"
+        title = "The same image under strong corruptions"
         text = f"Case {found.example.case}, as the networks saw it in the tests under other conditions."
         yield drawn_of(section, "corruptions", title, text, corruption_figure, found.example.images)
 

@@ -153,9 +153,9 @@ def paired_differences(
 def choose_default(setting: Setting, task: Task, pooling: str = "mean_logits") -> tuple[Pipeline, dict[str, float]]:
     """Choose as `segcal fit` would, among the fitted pipelines with one pooling.
 
-    The rule is that of :mod:`segcal.fitting.choice`, on the validation cases of the first repeat: a pipeline that is
-    clearly better than temperature scaling, or temperature scaling, or nothing. Nothing is fitted again. Returned are
-    the pipeline, and the mean validation NLL of all that were compared, by their title.
+    The rule is that of :mod:`segcal.fitting.choice`, on the validation cases of the first repeat. It takes a pipeline
+    that is clearly better than temperature scaling, or temperature scaling, or nothing. Nothing is fitted again.
+    Returned are the pipeline, and the mean validation NLL of all that were compared, by their title.
     """
     validation, pipelines = setting.split(task, pooling).val, setting.pipelines(task.name, pooling)
     contexts = {context for each in pipelines for context in each.make(2).wants}

@@ -1,9 +1,9 @@
 """A few cases to look at, the worst first: where the confidence misleads most, and where calibration helped least.
 
 For each task the pipeline is the one that `segcal fit` would take, chosen on validation cases
-(:func:`segcal.studies.study.choose_default`). Of the test cases of the first repeat those are kept that a critical
-reader would ask for: the highest NLL after calibration, the smallest and the largest gain. How many there are, and how
-large their pictures, is bounded, however many cases were tested.
+(:func:`segcal.studies.study.choose_default`). Of the test cases of the first repeat the critical ones are kept: the
+highest NLL after calibration, the smallest and the largest gain. How many there are, and how large their images, is
+bounded, however many cases were tested.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +23,10 @@ from segcal.report.figures import (
     new_figure,
     shorten,
     show_classes,
-    show_picture,
+    show_image,
     styled,
 )
-from segcal.report.pictures import SeenCase, SliceMaps, decode_map, see_cases
+from segcal.report.images import SeenCase, SliceMaps, decode_map, see_cases
 from segcal.report.table import Cell, Column, Table
 from segcal.studies.study import Setting, Study, choose_default, drawn_of, per_task
 
@@ -133,7 +133,7 @@ def overlay_figure(cases: Sequence[Shown], classes: Sequence[str], background: b
     for (upper, lower), (name, one) in zip(axes.T, cases, strict=True):
         shape = decode_map(one.truth).shape
         for axis in (upper, lower):
-            show_picture(axis, one.image, shape)
+            show_image(axis, one.image, shape)
         show_classes(lower, one.truth, background, 0.55)
         upper.set_title(shorten(name, 30))
     first = 1 if background else 0
@@ -155,7 +155,7 @@ def temperature_figure(cases: Sequence[Shown]) -> Any:
     norm = LogNorm(max(low, 1e-3), max(high, low * 1.001, 1e-3 * 1.001))
     figure, axes = new_figure(2, len(cases), 3 * len(cases) + 0.5, 5.4)
     for (upper, lower), (name, one), values in zip(axes.T, cases, maps, strict=True):
-        show_picture(upper, one.image, values.shape)
+        show_image(upper, one.image, values.shape)
         upper.set_title(shorten(name, 28))
         drawn = lower.imshow(np.maximum(values, 1e-3), cmap=CONFIDENCE_MAP, norm=norm)
         lower.set_axis_off()

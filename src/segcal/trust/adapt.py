@@ -1,4 +1,4 @@
-r"""Adaptation to another place without labels: class frequencies there, estimated from predictions alone.
+r"""Adaptation to another site without labels: class frequencies there, estimated from predictions alone.
 
 Under a *prior shift* classes are more or less frequent than where labels were, and each looks as it did. A decision f
 (predicted class and one of three ranges of confidence) then has the frequency
@@ -6,27 +6,27 @@ Under a *prior shift* classes are more or less frequent than where labels were, 
 .. math:: \phi'_f = \sum_y \frac{\pi'_y}{\pi_y} J_{fy},
 
 where J is the joint frequency of decisions and labels that the calibrator remembers of labelled cases, and
-:math:`\pi_y = \sum_f J_{fy}`. All frequencies are means over draws (groups, or cases that belong to none) of shares of
-voxels, so a large case counts as a small one. Two estimates of :math:`\pi'`: "em", the maximum of the likelihood
-:math:`\sum_f \phi'_f \log \phi_f`, found by expectation maximisation (Saerens et al., 2002); "bbse", non-negative least
-squares (Lipton et al., 2018).
+:math:`\pi_y = \sum_f J_{fy}`. All frequencies are means of shares of voxels over groups, or cases that belong to none.
+So a large case counts as a small one. Two estimates of :math:`\pi'`: "em", the maximum of the likelihood :math:`\sum_f
+\phi'_f \log \phi_f`, found by expectation maximisation (Saerens et al., 2002); "bbse", non-negative least squares
+(Lipton et al., 2018).
 
-There are more decisions than classes, so that a prior shift can be told from another change: the distance
-:math:`d = \frac12 \sum_f |\phi'_f - \phi_f|` at the estimate is compared with what it is when some of the labelled
-draws stand for the new place and the others are remembered, many times over. Nothing is changed if
+There are more decisions than classes, so a prior shift can be told from another change. The distance :math:`d = \frac12
+\sum_f |\phi'_f - \phi_f|` at the estimate is compared with a reference. For that, some of the labelled groups stand for
+the new site and the others for the old one, many times over. Nothing is changed if
 
 - d is larger than that (p at most 0.05): more than the frequencies of classes has changed;
-- frequencies differ by no more than they do between labelled draws;
-- probabilities were off by class where the labels are, since Bayes' rule takes them to be right: with
-  :math:`b_y = \sum (y - p_y) / \sum p_y (1 - p_y)`, the bias that a Newton step would add to a class there,
-  :math:`\sum_y \pi'_y |b_y|` is more than half of :math:`\sum_y \pi'_y |\hat a_y|`.
+- frequencies differ by no more than they do between labelled groups;
+- probabilities were off by class where the labels are, since Bayes' rule takes them to be right. With :math:`b_y = \sum
+  (y - p_y) / \sum p_y (1 - p_y)`, the bias that a Newton step would add to a class there, :math:`\sum_y \pi'_y |b_y|`
+  is more than half of :math:`\sum_y \pi'_y |\hat a_y|`.
 
 Otherwise the log ratio of each class is shrunk by its noise,
 
 .. math:: a_y = \hat a_y \max\bigl(0, 1 - \sigma_y^2 / \hat a_y^2\bigr),
 
-with its spread :math:`\sigma_y` between labelled draws, bounded by :data:`LARGEST`, and 0 for a class that fewer than
-:data:`ENOUGH` labelled draws have (:mod:`segcal.calibrators.prior_shift`).
+with its spread :math:`\sigma_y` between labelled groups, bounded by :data:`LARGEST`, and 0 for a class that fewer than
+:data:`ENOUGH` labelled groups have (:mod:`segcal.calibrators.prior_shift`).
 """
 
 import math
@@ -54,9 +54,9 @@ from segcal.trust.estimates import SumTable
 from segcal.trust.learn import Summer
 from segcal.trust.sums import CONFIDENT, VOXELS, Floats
 
-# Labelled draws that are needed at all, new ones, and labelled draws that must have a class.
+# Labelled groups that are needed at all, new ones, and labelled groups that must have a class.
 HOME, NEW, ENOUGH = 10, 3, 3
-# How often labelled draws stand for a new place, and when a distance is too large for them.
+# How often labelled groups stand for a new site, and when a distance is too large for them.
 PLACES, RARE = 199, 0.05
 # No class is taken to be more than so many times as frequent, or as rare.
 LARGEST = 20.0
@@ -68,20 +68,20 @@ Method = Literal["em", "bbse"]
 
 @dataclass(frozen=True)
 class Adapted:
-    """What predictions of a new place say.
+    """The result of adapting to predictions of a new site.
 
     Attributes:
-        fitted: the calibrator for that place; the one that was given if nothing is changed.
+        fitted: the calibrator for that site; the one that was given if nothing is changed.
         adapted: whether it is another one.
         verdict: why, in one or two sentences.
         classes: their titles.
         before: frequency of each class among the labelled cases.
-        after: estimated frequency at the new place.
+        after: estimated frequency at the new site.
         ratio: by what its probabilities are multiplied; 1 where nothing is changed.
         shift_p: how often labelled cases fit a prior shift this badly.
         change_p: how often frequencies differ so much between labelled cases.
         own_bias: that of the calibrator where it was fitted, as a share of the correction.
-        draws: new draws, and labelled ones.
+        draws: new groups, and labelled ones.
     """
 
     fitted: Fitted
@@ -113,11 +113,11 @@ def adapt(
     progress: Callable[[str], None] | None = None,
     **declared: Any,
 ) -> Adapted:
-    """Estimate the class frequencies of a new place from its predictions, and fit the calibrator to them.
+    """Estimate the class frequencies of a new site from its predictions, and fit the calibrator to them.
 
     Args:
         fitted: what :func:`segcal.learn_trust` returned, or the folder of a calibrator that ``segcal fit`` wrote.
-        cases: cases of the new place, or arrays; labels are not looked at.
+        cases: cases of the new site, or arrays; labels are not looked at.
         method: "em" or "bbse".
         device: where to calibrate; the CPU if not given.
         workers: how many processes work on cases.
@@ -144,7 +144,7 @@ def adapt(
     new = _by_draw(np.array(rows), groups) if rows else np.zeros((0, 0))
     if len(home) < HOME or len(new) < NEW:
         raise InputError(
-            f"there are {len(new)} new draws (cases, or groups of cases) and {len(home)} labelled ones, but {NEW} and "
+            f"there are {len(new)} new groups (or single cases) and {len(home)} labelled ones, but {NEW} and "
             f"{HOME} are needed to know class frequencies. Add cases."
         )
     return _judged(known, home, new, method, _bias(SumTable.read(reference)))
@@ -170,7 +170,7 @@ def _by_draw(rows: Floats, groups: Sequence[str]) -> Floats:
 
 
 def _bias(table: SumTable) -> Floats:
-    """Return the bias of each class where labels are, in nats; 0 for a class whose probability is never in doubt."""
+    """Return the bias of each class where labels are, in nats; 0 for a class whose probability is always 0 or 1."""
     sums = [
         mean_over_draws(column / table.voxels[:, None], table.groups)
         for column in (table.truth, table.prob, table.spread)
@@ -179,7 +179,7 @@ def _bias(table: SumTable) -> Floats:
 
 
 class _Estimate:
-    """Frequencies at a new place, how they differ, and how far a prior shift is from explaining them."""
+    """Frequencies at a new site, how they differ, and how far a prior shift is from explaining them."""
 
     def __init__(self, home: Floats, new: Floats, method: Method) -> None:
         joint, seen = home.mean(0), new.mean(0)
@@ -254,7 +254,7 @@ def _words(
     if shift_p <= RARE:
         return (
             f"the predictions differ from those of labelled cases in more than class frequencies (p = {shift_p:.2g}): "
-            "nothing is changed. Fit again on labelled cases of this place."
+            "nothing is changed. Fit again on labelled cases of this site."
         )
     if change_p <= RARE and own_bias > OWN_BIAS:
         return (

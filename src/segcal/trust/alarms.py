@@ -1,14 +1,14 @@
 r"""Alarms: a class with little evidence becomes frequent, or cases leave the clusters that calibration has seen.
 
 A class has *little evidence* if fewer groups of the fit have it than `FitConfig.evidence` asks for
-(:mod:`segcal.fitting.evidence`). That it becomes more frequent is known by the p-values of its expected size; it also
-has to matter: since then it takes at least :data:`FREQUENT` of the voxels, and :data:`TIMES` what it took in the
-reference, as means over draws (within a group, geometric ones). That cases leave is known by the p-values of their
-composition (:class:`segcal.trust.atypical.Compositions`).
+(:mod:`segcal.fitting.evidence`). That it becomes more frequent is known by the p-values of its expected size. It also
+has to matter. Since then it takes at least :data:`FREQUENT` of the voxels, and :data:`TIMES` its share in the
+reference. Both are means over groups (within a group, geometric ones). That cases leave is known by the p-values of
+their composition (:class:`segcal.trust.atypical.Compositions`).
 
-Both are kinds of p-values beside the others of a stream (:mod:`segcal.trust.drift`) with a share of its capital, so the
-chance that any alarm is ever raised without a change is at most the rate. The cases of :func:`segcal.trust` are such a
-stream too, in their order.
+Both are kinds of p-values beside the others of a stream (:mod:`segcal.trust.drift`) with a share of its capital. So the
+chance of any alarm ever without a change is at most the rate. The cases of :func:`segcal.trust` are such a stream too,
+in their order.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ ACT = "Label some of these cases and fit again."
 
 @dataclass(frozen=True)
 class Alarms:
-    """What alarms need to know: names of classes, the reference, groups of the fit, and those of scarce classes."""
+    """The input of alarms: names of classes, the reference, groups of the fit, and those of scarce classes."""
 
     titles: tuple[str, ...]
     known: Statistics
@@ -64,7 +64,7 @@ class Alarms:
     def sentences(
         self, since: Mapping[int, int], kinds: Sequence[int], rows: Sequence[Floats], names: Sequence[str]
     ) -> list[str]:
-        """Return the alarms of those `kinds` (the composition, and each scarce class) that changed `since` a draw."""
+        """Return the alarms of those `kinds` (the composition, and each scarce class) that changed `since` a group."""
         found, was = [], self.frequencies(self.known.rows).mean(0)
         for kind, number in zip(kinds, (None, *self.scarce), strict=True):
             if (first := since.get(kind)) is None:
@@ -82,7 +82,7 @@ class Alarms:
         return found
 
     def raised(self, new: Statistics, digest: str, rate: float) -> list[str]:
-        """Return the alarms that a stream of draws raises; `digest` breaks ties."""
+        """Return the alarms that a stream of groups raises; `digest` breaks ties."""
         seen, kept, p_values = Compositions(self.frequencies(self.known.rows)), self.known.rows, []
         for name, row in zip(new.draws, new.rows, strict=True):
             smooth = smoothing(digest, name)
@@ -100,7 +100,7 @@ def reference_digest(reference: Reference) -> str:
 
 
 def smoothing(digest: str, name: str) -> float:
-    """Return the uniform number that breaks the ties of a draw, the same at every call."""
+    """Return the uniform number that breaks the ties of a group, the same at every call."""
     found = hashlib.sha256(f"{digest} {name}".encode("utf-8", "surrogatepass")).digest()
     return (int.from_bytes(found[:8], "big") + 0.5) / 2**64
 

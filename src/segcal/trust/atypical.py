@@ -1,22 +1,22 @@
-r"""How unusual a case is beside others, by statistics that need no labels.
+r"""Atypicality of a case among others, by statistics that need no labels.
 
-Of every case a row of numbers is made (:func:`statistics_of`). A collection of rows has scores that do not depend on
-their order: each column is centred at its median and divided by its median absolute deviation, clipped, and the score
-of a row is the root of its mean square. Medians bear with almost half of the rows being odd, so that many odd ones do
-not make each other look usual. A new row is put among the reference, all scores are computed anew, and its p-value is
-the share of rows that are at least as far off as it is, itself included. New and reference cases are treated alike, to
-the last digit, so a p-value of at most a has a chance of at most a, by construction; on average over references, not
-for each of them, and only if the reference had no part in the fit.
+Of every case a row of numbers is made (:func:`statistics_of`). Scores of rows do not depend on their order. Each column
+is centred at its median, divided by its median absolute deviation, and clipped. The score of a row is the root of its
+mean square. Medians are robust to almost half of the rows being atypical, so that many of these do not make each other
+look usual. A new row is put among the reference, and all scores are computed anew. Its p-value is the share of rows
+that are at least as far off, itself included. New and reference cases are treated alike, to the last digit. So a
+p-value of at most a has a chance of at most a. It holds on average over references, not for each of them, and only if
+the reference had no part in the fit.
 
-A row has such p-values for each of its numbers as well, by how many rows have a larger one (:func:`column_p`): a shift
-of one number in one direction, the same in all new rows, makes none of them odd as a whole.
+A row also has a p-value for each of its numbers, by the count of rows with a larger one (:func:`column_p`). A shift of
+one number in one direction, the same in all new rows, makes none of them atypical as a whole.
 
 Cases also have a *composition*, the class frequencies that the model predicts in them (:class:`Compositions`). The
 distance of two compositions is that of :math:`\sqrt{f}` (Hellinger's, as of the clusters of
-:mod:`segcal.fitting.division`). The score of a draw is its distance from the k-th nearest other, with k a quarter of
-the reference, or five: what a quarter of the draws have in common is a cluster of its own, and a few new draws of one
-kind do not hide each other. Whichever draw is the new one, the scores are the same, so their ranks are p-values too.
-Draws of one group are no neighbours of each other.
+:mod:`segcal.fitting.division`). The score of a group is its distance from the k-th nearest other, with k a quarter of
+the reference, or five. A quarter of the groups can form a cluster of its own. A few new groups of one kind do not hide
+each other. Whichever group is the new one, the scores are the same, so their ranks are p-values too. Cases of one group
+are no neighbours of each other.
 """
 
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ from segcal.trust.estimates import Floats, SumTable
 FARTHEST = 20.0
 # Numbers are shares or logarithms: what differs by less differs by its arithmetic.
 LEAST = 1e-4
-# Of few draws so many are neighbours: the first new draws of one kind must not hide each other.
+# Of few groups so many are neighbours: the first new groups of one kind must not hide each other.
 FEWEST = 5
 # Beyond these digits distances differ by their arithmetic.
 DIGITS = 9
 
 
 class Statistics(NamedTuple):
-    """Rows of numbers, one per draw, and what each column is."""
+    """Rows of numbers, one per group, and what each column is."""
 
     draws: tuple[str, ...]
     names: tuple[str, ...]
@@ -48,7 +48,7 @@ class Statistics(NamedTuple):
 
 
 def statistics_of(table: SumTable, titles: Sequence[str], together: bool = True) -> Statistics:
-    """Return the statistics of a table; cases of one group are one draw, the mean of their rows.
+    """Return the statistics of a table; cases of one group are one row, their mean.
 
     `titles` name the classes; with `together` False every case has a row of its own. A number that is not known is NaN.
     Numbers have the six digits that a stream keeps of them: those of the reference and of new cases must be the same.
@@ -97,7 +97,7 @@ def deviations(rows: Floats) -> Floats:
     return np.clip(np.nan_to_num(off / scale, nan=0.0), -FARTHEST, FARTHEST)
 
 
-def oddness(rows: Floats) -> Floats:
+def atypicality(rows: Floats) -> Floats:
     """Return the score of each row: how far off its numbers are, as the root of their mean square."""
     return np.sqrt((deviations(rows) ** 2).mean(1))
 
@@ -105,14 +105,14 @@ def oddness(rows: Floats) -> Floats:
 def atypical_p(reference: Floats, row: Floats, smooth: float = 1.0) -> float:
     """Return the p-value of a new row among those of the reference.
 
-    `smooth` is the share of ties that count, itself among them: 1 for a p-value that is never too small, a uniform
-    number for one that is uniform when the row is like the others.
+    `smooth` is the share of ties that count, itself among them. It is 1 for a p-value that is never too small. A
+    uniform number makes it uniform when the row is like the others.
     """
-    return rank_p(oddness(np.vstack([reference, row])), smooth)
+    return rank_p(atypicality(np.vstack([reference, row])), smooth)
 
 
 def rank_p(scores: Floats, smooth: float = 1.0) -> float:
-    """Return the p-value of the last score among all of them, of which the largest are odd."""
+    """Return the p-value of the last score among all of them, of which the largest are atypical."""
     larger, equal = (scores[:-1] > scores[-1]).sum(), (scores == scores[-1]).sum()
     return float((larger + smooth * equal) / len(scores))
 
@@ -132,7 +132,7 @@ def column_p(reference: Floats, row: Floats, smooth: float) -> Floats:
 
 def rarity(reference: Floats, groups: Sequence[str], row: Floats) -> float:
     """Return the p-value of a case among the cases of the reference, of which each group counts once."""
-    scores = oddness(np.vstack([reference, row]))
+    scores = atypicality(np.vstack([reference, row]))
     return p_value(scores[:-1], groups, scores[-1])
 
 
@@ -148,7 +148,7 @@ def most_unusual(reference: Floats, rows: Floats, names: Sequence[str], among: i
 
 
 class Compositions:
-    """Class frequencies of draws, to which others are added one after the other."""
+    """Class frequencies of groups, to which others are added one after the other."""
 
     def __init__(self, rows: Floats, groups: tuple[str, ...] | None = None) -> None:
         """Take the reference: frequencies ``(draws, classes)``, and the group of each; its own if not given."""
@@ -159,7 +159,7 @@ class Compositions:
             self.scores(row, None if groups is None else groups[place], keep=True)
 
     def scores(self, row: Floats, group: str | None = None, keep: bool = False) -> Floats:
-        """Return the scores of all draws with a new one, which is the last; `keep` it among them."""
+        """Return the scores of all groups with a new one, which is the last; `keep` it among them."""
         point = np.sqrt(row / row.sum())
         off = np.round(np.sqrt(((self._points - point) ** 2).sum(1)), DIGITS)
         if group is not None:

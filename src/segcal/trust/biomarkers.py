@@ -5,7 +5,7 @@ braces stands a structure, and after ``@`` the phase; outside them numbers, ``+ 
 by a regular expression with two groups, the subject and the phase: ``(patient\d+)_frame0?(\d)``. Without phases each
 case is a subject of its own.
 
-The number of a subject is that of its expected volumes; how far it was off on labelled subjects gives the interval by
+The number of a subject is that of its expected volumes. How far it was off on labelled subjects gives the interval by
 the same rule as for volumes (:mod:`segcal.trust.estimates`). Its scale is the one that the scales of the volumes give
 by linear propagation: :math:`s^2 = \sum_j (\partial f / \partial V_j)^2 s_j^2`.
 """
@@ -123,7 +123,7 @@ def _formula(node: ast.expr) -> Formula:
 
 
 def link_cases(ids: Sequence[str], link: str | None) -> dict[str, dict[str, int]]:
-    r"""Return the place of each case by subject and phase; without a link each case is a subject of phase "".
+    r"""Return the index of each case by subject and phase; without a link each case is a subject of phase "".
 
     >>> link_cases(["p1_ed", "p1_es"], r"(p\d+)_(\w+)")
     {'p1': {'ed': 0, 'es': 1}}
@@ -164,7 +164,7 @@ def derive(
 ) -> list[BiomarkerRow]:
     """Return every biomarker of every subject among new cases, with intervals from the labelled ones.
 
-    `new` are the new cases by each calibrator that judged labelled ones, and by the calibrator itself last; `folds`
+    `new` are the new cases by each calibrator that judged labelled ones, and by the calibrator itself last. `folds`
     says which judged which, as :class:`segcal.trust.estimates.Errors` has it.
     """
     subjects = link_cases(new[ITSELF].ids, link)
@@ -210,7 +210,7 @@ def biomarker_errors(
 
 
 class TermValues(NamedTuple):
-    """What each term of a biomarker is in one subject: expected, its scale, in the mask, in truth."""
+    """The values of each term of a biomarker in one subject: expected, its scale, in the mask, in truth."""
 
     volumes: list[float]
     scales: list[float]

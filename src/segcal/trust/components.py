@@ -1,15 +1,16 @@
 r"""The objects of a case: connected components of the mask of each structure, and what labels say of them.
 
-Voxels that share a face, an edge or a corner are connected (8 neighbours in pictures, 26 in volumes), in masks and in
+Voxels that share a face, an edge or a corner are connected (8 neighbours in 2-D images, 26 in volumes), in masks and in
 labels. The mask is the decision that stays. With the calibrated probability p of the structure, an object O has its
-size :math:`|O|`, the mean and the largest p in it, the share of its voxels that have a neighbour outside of it
-(`edge`), whether it touches the `border` of the image, and the mean disagreement of the members where they are known.
+size :math:`|O|`, the mean and the largest p in it, and the share of its voxels that have a neighbour outside of it
+(`edge`). It also has whether it touches the `border` of the image, and the mean disagreement of the members where they
+are known.
 
 An object T of the labels overlaps O by :math:`|O \cap T| / |O \cup T|` or :math:`|O \cap T| / |O|`, over voxels that
 have a label (:class:`segcal.fitting.object_reference.ObjectRule`). O is *real* if one of them overlaps it enough. Its
-Dice and its true size are those of the T with the largest Dice. Objects of both sides are also paired one to one, so
-that the sum of overlaps is largest, as detection metrics ask for: a T without a partner is *missed*; a real O without
-one is a further piece of an object, and neither right nor wrong.
+Dice and its true size are those of the T with the largest Dice. Objects of both sides are also paired one to one with
+the largest sum of overlaps, as detection metrics ask for. A T without a partner is *missed*. A real O without one is a
+further piece of an object, and neither right nor wrong.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +51,7 @@ class CaseObjects:
 
     Attributes:
         case: its id.
-        group: what it belongs to; a group is one draw.
+        group: what it belongs to; a group counts once.
         voxel: the size of a voxel in `unit`, "ml" or "voxels".
         table: one row per object, `OF_OBJECT`; NaN is not known.
         places: the same rows: centroid, first voxel and the one behind the last, along each axis of the array.
@@ -143,7 +144,7 @@ def overlaps(ours: Ints, theirs: Ints, rule: ObjectRule) -> tuple[Floats, int]:
 
 
 def _described(found: Components, case: Case) -> tuple[Floats, Floats]:
-    """Return the row of each object without what labels say, and its place."""
+    """Return the row of each object without what labels say, and its position."""
     numbers, start, space = found.numbers, [side.start for side in found.box], case.logits.shape[1:]
     every = np.arange(1, numbers.max(initial=0) + 1)
     table = np.full((len(every), len(OF_OBJECT)), np.nan)

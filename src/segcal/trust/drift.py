@@ -1,24 +1,23 @@
 r"""A sequential test of a stream of p-values: evidence that grows when cases become unusual, whenever that begins.
 
-If cases keep coming from where the reference came from, their smoothed p-values (each among the n draws of the
-reference and all earlier draws of the stream) are independent and uniform. Then a bet that pays :math:`e(p)` with mean
-1 is fair, and so are products of bets. If the stream drifts from draw s on, its draws lie among the most unusual: the
-p-value of draw t is mostly below
+Smoothed p-values of cases are taken among the n groups of the reference and all earlier groups of the stream. If cases
+keep coming from the source of the reference, they are independent and uniform. Then a bet that pays :math:`e(p)` with
+mean 1 is fair, and so are products of bets. If the stream drifts from group s on, its groups lie among the most
+unusual: the p-value of group t is mostly below
 
 .. math:: c = \frac{t - s + 1 + j}{n + t + 1},
 
-where j draws of the reference are as unusual as they are. The bet :math:`e(p) = 1 - \eta + \eta [p \le c] / c` is
+where j groups of the reference are as unusual as they are. The bet :math:`e(p) = 1 - \eta + \eta [p \le c] / c` is
 made for several j and :math:`\eta`, with the capital :math:`1 / (t (t + 1))` put on start t, and the rest kept. By
 Ville's inequality the chance that the whole capital ever reaches :math:`1 / \delta` is at most :math:`\delta`, however
 long the stream. (Vovk, Nouretdinov and Gammerman, 2003; Volkhonskiy et al., 2017.)
 
-A draw has several p-values: how odd it is as a whole, how high each of its numbers lies, and how low. Each kind is a
-stream of its own with a share :math:`w_k` of the capital. Half of it is for leading kinds (the first; of a watch also
-those of :mod:`segcal.trust.alarms`), in equal parts for each tier of them, and the rest in equal parts for the others.
-P-values of different kinds depend on each other in ways that are not known, so their capitals are not added: the
-evidence is the largest :math:`w_k M_k`, and the chance that any of them ever reaches :math:`1 / \delta` is at most
-:math:`\sum_k w_k \delta = \delta`. Starts whose capital is below :data:`FORGOTTEN` are given up, which costs nothing
-but time.
+A group has several p-values: how atypical it is as a whole, how high each of its numbers lies, and how low. Each kind
+is a stream of its own with a share :math:`w_k` of the capital. Half of it is for leading kinds (the first; of a watch
+also those of :mod:`segcal.trust.alarms`), in equal parts for each tier. The rest is in equal parts for the others.
+P-values of different kinds depend on each other in unknown ways, so their capitals are not added. The evidence is the
+largest :math:`w_k M_k`, and the chance that any of them ever reaches :math:`1 / \delta` is at most :math:`\sum_k w_k
+\delta = \delta`. Starts whose capital is below :data:`FORGOTTEN` are given up, which costs nothing but time.
 
 Since when the stream has drifted is the start whose bets did best.
 """
@@ -30,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# Shares of the reference that may be as unusual as a drifted draw, and shares of the capital that are bet.
+# Shares of the reference that may be as unusual as a drifted group, and shares of the capital that are bet.
 OTHERS = (0.0, 0.1, 0.25)
 STAKES = (0.5, 0.9)
 # A logarithm.
@@ -38,13 +37,13 @@ FORGOTTEN = -45.0
 
 
 class StreamEvidence(NamedTuple):
-    """What a stream of p-values amounts to.
+    """The evidence of a stream of p-values.
 
     Attributes:
         logs: the logarithm of the evidence after each p-value.
         reached: the number of the p-value at which it first reached the limit; None if it did not.
         since: the number of the p-value with which the drift began; None without one.
-        kind: which of the p-values of a draw it was that reached the limit; None without one.
+        kind: which of the p-values of a group it was that reached the limit; None without one.
         each: of every kind that reached the limit by itself, now or later, the p-value with which its drift began.
     """
 
@@ -61,8 +60,8 @@ def weigh(
     """Return the evidence of a stream against that nothing has changed, and whether it is enough.
 
     Args:
-        p_values: in the order of the stream; one for each draw, or a row of several kinds of them.
-        reference: how many draws the reference has.
+        p_values: in the order of the stream; one for each group, or a row of several kinds of them.
+        reference: how many groups the reference has.
         rate: the chance of a false alarm, ever.
         leading: tiers of kinds that divide half of the capital, or all where there are no others.
 
@@ -86,7 +85,7 @@ def weigh(
         first = -math.log((number + 1) * (number + 2) * len(stakes))
         bets = np.concatenate([bets, np.full((1, kinds, len(stakes)), first)])
         starts = np.append(starts, number)
-        drifted = number - starts[:, None, None] + 1  # by each start, this draw among them
+        drifted = number - starts[:, None, None] + 1  # by each start, this group among them
         limit = np.minimum((drifted + alike * reference) / (reference + number + 1), 1)
         bets += np.where(row[:, None] <= limit, np.log(1 - stakes + stakes / limit), np.log(1 - stakes))
         capital = np.logaddexp(_log_sum(bets, (0, 2)), -math.log(number + 2)) + np.log(shares)

@@ -3,32 +3,32 @@ r"""Expected Dice and volume of a structure with intervals, from how far they we
 The sums of many cases are columns (:class:`SumTable`), and these follow for each case and class without labels:
 
 - Expected Dice: :math:`2 \sum p m / (\sum m + \sum p)`, the soft Dice confidence (Borges et al., 2024,
-  arXiv 2402.10665). An empty mask is right if the structure is not there: one voxel is added above and below, so that
-  its expected Dice is :math:`1 / (1 + \sum p)`, 1 where nothing speaks for the structure.
+  arXiv 2402.10665). An empty mask is right if the structure is not there. One voxel is added above and below, so its
+  expected Dice is :math:`1 / (1 + \sum p)`, and 1 where nothing speaks for the structure.
 - Expected IoU: :math:`D / (2 - D)` of it; precision: :math:`\sum p m / \sum m`; recall:
   :math:`\sum p m / \sum p`. Of an empty mask the precision is not defined, the recall is 0.
 - Volume: :math:`\sum p`, times the size of a voxel; that of the mask is :math:`\sum m`.
 
 With labels, Dice is that of the voxels that have one; an empty mask of an absent structure has Dice 1.
 
-A number of a new case is its estimate e, and labelled cases i say how far estimates are off in units of a scale that is
-known without labels: with :math:`r_i = |t_i - e_i| / s_i` and q the conformal quantile of r at the level
+A number of a new case is its estimate e. Labelled cases i show its errors in units of a scale that is known without
+labels. With :math:`r_i = |t_i - e_i| / s_i` and q the conformal quantile of r at the level
 (:func:`segcal.trust.conformal.quantile`), the interval is :math:`e \pm q s`. Structures are taken apart, and nothing is
 fitted, so the promise is exact whatever e and s are; good ones make it narrow:
 
-- Dice: e is the expected Dice D, or the mean Dice A of the pairs of members if that is lower: a mask is seldom better
-  than its makers agree. :math:`s = 1 - D A + 0.02`. Draws are cases whose mask is not
-  empty. Of an empty mask nothing is said: it is right or wrong as a whole, and the interval is 0 to 1.
-- Volume: :math:`e = \sum p` and :math:`s = \sqrt{1 + \sum p (1 - p)}`, the spread of independent voxels; how much wider
-  their dependence makes it is what the quantile measures. It does not go below 0.
+- Dice: e is the expected Dice D, or the mean Dice A of the pairs of members if that is lower. A mask is rarely better
+  than the agreement of its members. :math:`s = 1 - D A + 0.02`. Only cases whose mask is not empty count. Of an empty
+  mask nothing is said: it is right or wrong as a whole, and the interval is 0 to 1.
+- Volume: :math:`e = \sum p` and :math:`s = \sqrt{1 + \sum p (1 - p)}`, the spread of independent voxels; the quantile
+  measures how much wider their dependence makes it. It does not go below 0.
 
 Where labelled cases were judged by calibrators of folds, e and s of the new case are those by the calibrator of the
-fold of i, and the interval is that of CV+ (:mod:`segcal.trust.conformal`): from the largest number that enough of
+fold of i. The interval is that of CV+ (:mod:`segcal.trust.conformal`). It goes from the largest number that enough of
 :math:`e_{k(i)} - r_i s_{k(i)}` reach to the smallest that enough of :math:`e_{k(i)} + r_i s_{k(i)}` do not exceed.
 
 Labelled cases also put what is estimated at :math:`e + s (t_i - e_i) / s_i`, each with its weight. The median of these
 is the corrected estimate: e without the error that it usually has. Their share below tau is the chance of a Dice below
-tau, half a draw added for what was not seen. The interval stays that of e, which the correction has no part in.
+tau, half a group added for what was not seen. The interval stays that of e, which the correction has no part in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -141,7 +141,7 @@ class SumTable:
 
 
 class Span(NamedTuple):
-    """An estimate with its interval; infinite ends where the draws do not support the level."""
+    """An estimate with its interval; infinite ends where the groups do not support the level."""
 
     value: float
     low: float
@@ -150,9 +150,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Errors:
-    """How far estimates of one kind were off: signed, in units of their scales, one per labelled case.
+    """Errors of estimates of one kind: signed, in units of their scales, one per labelled case.
 
-    `folds` are the places of the calibrators that judged the cases, as :attr:`ReferenceCase.fold` has them; none where
+    `folds` are the indices of the calibrators that judged the cases, as :attr:`ReferenceCase.fold` has them; none where
     all were judged by the calibrator itself. Methods take an estimate and its scale by each of these calibrators, that
     by the calibrator itself last.
     """
@@ -163,11 +163,11 @@ class Errors:
 
     @property
     def draws(self) -> int:
-        """How many draws there are."""
+        """The number of groups."""
         return count_draws(self.groups)
 
     def supports(self, level: float) -> bool:
-        """Return whether there are enough draws for a level."""
+        """Return whether there are enough groups for a level."""
         return self.draws >= draws_needed(level)
 
     def span(self, value: ArrayLike, scale: ArrayLike, level: float, least: float, most: float = np.inf) -> Span:
@@ -203,10 +203,9 @@ class BadMasks:
     folds: tuple[int, ...] = ()
 
     def p_value(self, value: ArrayLike, level: float) -> float | None:
-        """Return how often a bad mask has an expected Dice this high; None with too few draws for a level.
+        """Return how often a bad mask has an expected Dice this high; None with too few groups for a level.
 
-        Masks that pass only if this is at most 1 - level let at most 1 - level of bad masks pass, on average over
-        draws.
+        If masks pass only where this is at most 1 - level, at most 1 - level of bad masks pass, on average over groups.
         """
         if count_draws(self.groups) < draws_needed(level):
             return None
@@ -226,7 +225,7 @@ def _judged(values: ArrayLike, labelled: Errors | BadMasks) -> Floats:
 
 
 def chance_of(found: NDArray[np.bool_], groups: Sequence[str]) -> float:
-    """Return how often something was found, by draws, half a draw added for what was not seen."""
+    """Return how often something was found, by groups, half a group added for what was not seen."""
     return float(weights(groups)[found].sum() + 0.5 / (count_draws(groups) + 1))
 
 
@@ -286,7 +285,9 @@ def taus_of(tau: float | Mapping[str, float], titles: Sequence[str]) -> tuple[fl
             raise InputError(f"tau names the structure {name!r}, but there are {', '.join(titles)}. Correct the name.")
         if not 0 < value < 1:
             of = f" of {name}" if isinstance(tau, Mapping) else ""
-            raise InputError(f"tau{of} is {value:g}, but a Dice between 0 and 1 is needed. Use 0.7 if in doubt.")
+            raise InputError(
+                f"tau{of} is {value:g}, but a Dice between 0 and 1 is needed. Use 0.7 if nothing else is known."
+            )
     return tuple(float(given.get(title, TAU)) for title in titles)
 
 

@@ -1,23 +1,23 @@
-r"""Masks and label sets whose errors are bounded on average over draws, by conformal risk control.
+r"""Masks and label sets whose errors are bounded on average over groups, by conformal risk control.
 
-For a structure with calibrated probability p and a share a, thresholds are taken from the mean losses of labelled cases
+A structure has a calibrated probability p and a share a. Its thresholds come from the mean losses of labelled cases
 (:class:`segcal.fitting.reference.LossCurves`), the widest choice first
 (:func:`segcal.trust.conformal.first_controlled`):
 
-- *outer mask* :math:`\{p \ge t\}`, with the mask itself: misses at most a of the structure, on average over draws
+- *outer mask* :math:`\{p \ge t\}`, with the mask itself: misses at most a of the structure, on average over groups
   that have it. t is the largest that does, at most 0.5.
-- *inner mask* :math:`\{p \ge t\}`: at most a of it is something else, on average over draws; an empty one has no
+- *inner mask* :math:`\{p \ge t\}`: at most a of it is something else, on average over groups; an empty one has no
   error. The loss is made monotone by the largest of all higher thresholds. t is the smallest that does, at least 0.5,
   so that an inner mask is part of the mask.
 - *label set* of a voxel: the classes of whose outer mask it is part (LAC), or the classes :math:`c` with
-  :math:`\sum_{k: p_k > p_c} p_k + p_c \le q_c` (APS); with the class that was decided. Of the voxels of a class at
-  most a have a set without it, on average over draws that have the class: every class has its own threshold, so that
-  a rare one is not paid for by the others.
+  :math:`\sum_{k: p_k > p_c} p_k + p_c \le q_c` (APS). The class that was decided always belongs to it. Of the voxels of
+  a class at most a have a set without it, on average over groups that have the class. Every class has its own
+  threshold, so frequent classes do not make up for a rare one.
 
-A draw is a group, or a case that belongs to none: its loss is the mean over its cases, every group counts the same, and
-nothing is promised for a single case. With `at_once` each of m structures gets the share a / m: the largest loss among
-them is then at most a on average, for each kind of mask by itself. All of this is proved for a reference that had no
-part in the fit. Of one that had, by folds or as validation cases, it holds about so, and nothing is proved.
+A case that belongs to no group is a group of its own. Its loss is the mean over its cases, and every group counts the
+same. Nothing is promised for a single case. With `at_once` each of m structures gets the share a / m. The largest loss
+among them is then at most a on average, for each kind of mask by itself. All of this is proved for a reference that had
+no part in the fit. Of one that had, by folds or as validation cases, it holds about so, and nothing is proved.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from segcal.atomic import sweep, written
+from segcal.atomic import remove_leftovers, written
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case, Cases
 from segcal.errors import InputError
@@ -54,7 +54,7 @@ class Bounds(NamedTuple):
         outer: probability at which a voxel belongs to the outer mask.
         inner: probability at which a voxel belongs to the inner mask.
         rank: probability of the classes down to this one up to which it belongs to the label set by rank.
-        present: draws that have the structure.
+        present: groups that have the structure.
     """
 
     outer: float | None
@@ -81,11 +81,11 @@ def bounds_of(reference: Reference, share: float, classes: Sequence[int] = (), a
 
 
 def check_share(share: float, draws: int) -> None:
-    """Refuse a share of errors that so many draws cannot support."""
+    """Refuse a share of errors that so many groups cannot support."""
     if not 0 < share < 1 or draws < draws_needed(1 - share):
         needed = draws_needed(1 - share) if 0 < share < 1 else 1
         raise InputError(
-            f"a share of {share:g} is asked for, but {draws} reference draws (cases, or groups of cases) cannot "
+            f"a share of {share:g} is asked for, but {draws} reference groups (or single cases) cannot "
             f"support it: {needed} are needed. Allow a larger share, or learn from more cases."
         )
 
@@ -127,7 +127,7 @@ def masks_folder(folder: Path, again: bool, whole: bool) -> Iterator[Path]:
 
     Otherwise, if `whole`, it takes its place at the end: after a kill there are all of the masks, or none.
     """
-    sweep(folder)
+    remove_leftovers(folder)
     if entries(folder) and not again:
         raise InputError(
             f"{folder} holds {entries(folder)[0]}, but results would be mixed with it. Name a new folder, or pass "

@@ -2,18 +2,18 @@
 
 A mask passes only if all of these hold; what does not hold is a reason, and they stand in this order:
 
-- enough labelled draws have a mask of the structure, and not all of those masks were bad (a Dice below tau);
+- enough labelled groups have a mask of the structure, and not all of those masks were bad (a Dice below tau);
 - the chance of a bad mask that the row itself states is at most 1 - level;
-- where enough labelled masks were bad, at most 1 - level of those have an expected Dice this high: so at most 1 - level
-  of bad masks pass (:class:`segcal.trust.estimates.BadMasks`). Else the interval ends above tau, so that at most
-  1 - level of all masks are bad and pass;
+- where enough labelled masks were bad, at most 1 - level of those have an expected Dice this high. So at most 1 - level
+  of bad masks pass (:class:`segcal.trust.estimates.BadMasks`). Else the interval ends above tau, so that at most 1 -
+  level of all masks are bad and pass;
 - the case is not unlike the labelled ones, nor are its class frequencies, and the members disagree no more than on
   those.
 
-An empty mask is right or wrong as a whole. It passes only if labelled draws with an empty mask of the structure show
-that it seldom is wrong: with K of them, in a share m of which the structure was there, :math:`(K m + 1) / (K + 1)` must
-be at most 1 - level. By conformal risk control at most 1 - level of empty masks then pass although the structure is
-there, on average over draws that have one.
+An empty mask is right or wrong as a whole. It passes only if labelled groups with an empty mask of the structure show
+that it is rarely wrong. With K of them, in a share m of which the structure was there, :math:`(K m + 1) / (K + 1)` must
+be at most 1 - level. By conformal risk control, at most 1 - level of empty masks then pass where the structure is
+there. This is an average over groups that have one.
 
 What is no reason for a review, but should be known, stands behind the reasons: an interval that says nothing.
 """
@@ -61,9 +61,9 @@ UNCORRECTED = "its expected Dice could not be corrected"
 class Judge:
     """The reference, made ready to judge new cases at a level; tuples have one entry per class.
 
-    A mask whose Dice is below `tau` is bad; `dice` and `volume` are how far these were off, `alone` is the interval of
-    the Dice for who knows nothing of the case, and `folds` tells which calibrator judged each case of the reference
-    (none where all were judged by the calibrator itself).
+    A mask whose Dice is below `tau` is bad. `dice` and `volume` are the errors of these estimates, and `alone` is the
+    interval of the Dice without any knowledge of the case. `folds` names the calibrator that judged each case of the
+    reference (none where it was the calibrator itself).
     """
 
     reference: SumTable
@@ -88,7 +88,7 @@ class Judge:
         if draws < needed:
             possible = f"level={math.floor(100 * draws / (draws + 1)) / 100:g}"
             raise InputError(
-                f"level is {level:g}, but the reference has {draws} draws (cases, or groups of cases) and {needed} are "
+                f"level is {level:g}, but the reference has {draws} groups (or single cases) and {needed} are "
                 f"needed. Use {possible} or less, or learn from more cases."
             )
         titles = class_titles(fitted.class_names, len(reference.curves))
@@ -123,12 +123,12 @@ class Judge:
 
     @property
     def draws(self) -> int:
-        """How many draws the reference has."""
+        """The number of groups of the reference."""
         return count_draws(self.reference.groups)
 
     @property
     def fewest(self) -> int:
-        """The fewest draws that any interval rests on."""
+        """The fewest groups that any interval rests on."""
         found = [self.dice[number].draws for number in self.structures if self.dice[number].supports(self.level)]
         return min([self.draws, *found])
 
@@ -140,10 +140,10 @@ class Judge:
         seen, found = Compositions(np.exp(labelled[:, sizes]), groups), []
         for place in range(len(table.ids)):
             every = [each.rows([place]) for each in tables]
-            odd = rarity(labelled, groups, new[place])
+            atypical = rarity(labelled, groups, new[place])
             *others, own = seen.scores(np.exp(new[place, sizes]))
             apart = p_value(others, groups, own)
-            found += [self._row(every, number, unit, odd, apart) for number in self.structures]
+            found += [self._row(every, number, unit, atypical, apart) for number in self.structures]
         return found
 
     def bound_rows(self) -> list[BoundRow]:
@@ -159,7 +159,7 @@ class Judge:
             for number in self.structures
         ]
 
-    def _row(self, every: Sequence[SumTable], number: int, unit: str, odd: float, apart: float) -> TrustRow:
+    def _row(self, every: Sequence[SumTable], number: int, unit: str, atypical: float, apart: float) -> TrustRow:
         one, size = every[ITSELF], float(every[ITSELF].size[0])
         values, scales, spreads = (
             np.array([each(table)[0, number] for table in every]) for each in (expected_dice, dice_scale, volume_scale)
@@ -168,7 +168,7 @@ class Judge:
         found = self._empty(one, number) if one.empty[0, number] else self._mask(values, scales, number)
         size_span = self.volume[number].span(sizes, spreads, self.level, 0.0, float(one.voxels[0]))
         reasons = found.reasons
-        reasons += [f"unlike the reference cases (p = {odd:.2g})"] if odd <= RARE else []
+        reasons += [f"unlike the reference cases (p = {atypical:.2g})"] if atypical <= RARE else []
         reasons += [f"class frequencies unlike those of the reference cases (p = {apart:.2g})"] if apart <= RARE else []
         reasons += self._disagreement(one, number)
         value = found.dice.value
@@ -189,7 +189,7 @@ class Judge:
             "mask_volume": float(one.mask[0, number]) * size,
             "unit": unit,
             "agreement": _defined(one.agreement[0, number]),
-            "atypical_p": odd,
+            "atypical_p": atypical,
             "review": bool(reasons),
             "reason": "; ".join([*reasons, *found.notes]),
             "corrected": found.corrected,
@@ -202,7 +202,7 @@ class Judge:
         chance = errors.chance_below(values, scales, self.tau[number])
         if not errors.supports(self.level):
             needed = draws_needed(self.level)
-            why = f"the structure is in {errors.draws} reference draws, {needed} are needed"
+            why = f"the structure is in {errors.draws} reference groups, {needed} are needed"
             return _DiceVerdict(Span(value, math.nan, math.nan), chance, [why], [UNCORRECTED], False)
         span = errors.span(values, scales, self.level, 0.0, 1.0)
         better = min(max(errors.corrected(values, scales, 0.0, 1.0), span.low), span.high)
@@ -242,10 +242,12 @@ class Judge:
         chance = chance_of(missed, groups) if draws else None
         reasons = []
         if draws < needed:
-            reasons = [f"empty, as in {draws} reference draws; {needed} are needed to know whether that is right"]
+            reasons = [
+                f"empty, as in {draws} of the reference groups; {needed} are needed to know whether that is right"
+            ]
         elif weights(groups)[missed].sum() + 1 / (draws + 1) > 1 - self.level + SLACK:
             share = weights(groups)[missed].sum() / weights(groups).sum()
-            reasons = [f"empty, and the structure was there in {100 * share:.0f} % of {draws} such reference draws"]
+            reasons = [f"empty, and the structure was there in {100 * share:.0f} % of {draws} such reference groups"]
         return _DiceVerdict(dice, chance, reasons, [], False)
 
     def _disagreement(self, one: SumTable, number: int) -> list[str]:
@@ -258,7 +260,7 @@ class Judge:
 
 
 class _DiceVerdict(NamedTuple):
-    """What is found of the Dice of one mask: reasons to review it, and what else should be known."""
+    """The findings on the Dice of one mask: reasons to review it, and other remarks."""
 
     dice: Span
     chance: float | None

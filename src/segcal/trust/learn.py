@@ -1,11 +1,12 @@
-"""What a calibrator learns of labelled cases, so that :func:`segcal.trust` and :func:`segcal.objects` can judge others.
+"""Learning from labelled cases, so that :func:`segcal.trust` and :func:`segcal.objects` can judge others.
 
 Only numbers that the calibrator had no part in making say how far it can be trusted. Cases that it has not seen are
-taken as they are: every promise is then exact. Cases that it was compared on keep its parameters honest, not its name,
-and nothing is proved. Cases that it was fitted to are measured by fits of the same kind to other groups, fold by fold,
-and these fits are kept: a new case is measured by each of them too, which is CV+ (:mod:`segcal.trust.conformal`).
-Intervals then hold about as stated, and are proved at twice the share of exceptions or a little more, unless the kind
-or the strengths were chosen on the same cases: of that nothing is proved, as of thresholds of masks from folds.
+taken as they are: every promise is then exact. Cases that it was compared on are held out for its parameters, not for
+the choice among candidates, and nothing is proved. Cases of the fit are measured by fits of the same kind to other
+groups, fold by fold, and these fits are kept. A new case is measured by each of them too, which is CV+
+(:mod:`segcal.trust.conformal`). Intervals then hold about as stated, and are proved at twice the share of exceptions or
+a little more. Nothing is proved if the kind or the strengths were chosen on the same cases, or for thresholds of masks
+from folds.
 """
 
 from collections.abc import Callable, Sequence
@@ -225,7 +226,7 @@ def learn_objects(
     if not 0 < at <= 1 or smallest < 1:
         raise InputError(
             f"at is {at:g} and smallest is {smallest}, but a share above 0 and at least 1 voxel are needed. Use 0.1 "
-            "and 1 if in doubt."
+            "and 1 if this is not known."
         )
     rule = ObjectRule("iou" if measure == "iou" else "overlap", at, smallest)
     own = numbers_of(fitted, structures)
@@ -260,7 +261,7 @@ def losses_of(histograms: Floats) -> Floats:
 
 
 def _curves(losses: NDArray[np.float32], groups: list[str]) -> LossCurves:
-    """Return the mean losses of one class over draws, from those ``(cases, 3, thresholds)`` of its cases."""
+    """Return the mean losses of one class over groups, from those ``(cases, 3, thresholds)`` of its cases."""
     there = np.flatnonzero(~np.isnan(losses[:, 0, 0]))
     own = [groups[place] for place in there]
     missed, outranked = (written_numbers(mean_over_draws(losses[there, k], own)) if own else "" for k in (0, 1))
@@ -313,7 +314,7 @@ def fold_fits(
             "Pass labelled cases that the calibrator has not seen."
         )
     found = fitted.certificate
-    # The paper's search would take as long again for every part, to come near the optimum that the exact method finds.
+    # The paper's search would take as long again for every fold, to come near the optimum that the exact method finds.
     config = replace(fitted.config, method="exact", verify=False, checkpoint=None)
     config = replace(config, lam=found.lam, mu=found.mu, nu=found.nu)
     fits = []

@@ -1,26 +1,26 @@
 r"""Margins around masks, learned from labelled masks alone: no probabilities are needed.
 
-For a structure with the mask P and the truth T of one case, and Euclidean distances d between voxel centres in mm, or
-in voxels where no size is known, two losses fall with the margin, as steps from one distance that occurs to the next:
+A structure has the mask P and the truth T in one case. Euclidean distances d between voxel centres are in mm, or in
+voxels where no size is known. Two losses fall with the margin, in steps from one distance that occurs to the next:
 
 - *missed*: the share of T outside the outer mask :math:`\{v : d(v, P) \le m\}` of the margin m. Without T nothing is;
   of an empty P, which no margin makes larger, all is.
 - *wrong*: the share of the inner mask :math:`\{v \in P : d(v, P^c) > m\}` that is not T, the largest over this and all
   larger margins, so that it falls. An empty inner mask has no error. The border of the array is no border of P.
 
-Draws (groups, or cases that belong to none) are exchangeable with new ones (:mod:`segcal.trust.conformal`). For a
+Groups (a case that belongs to none is one) are exchangeable with new ones (:mod:`segcal.trust.conformal`). For a
 share s:
 
 - *outer margin*: the conformal quantile, at the level, of the smallest margin with which a case misses at most 1 - s.
-  Draws are those that have the structure. A case whose mask is empty is covered by no margin, and counts so.
-- *inner margin*: the same of the smallest margin from which on at most 1 - s of the inner mask is something else. Draws
-  are those whose mask is not empty.
-- `on_average`: the smallest margin that bounds the mean loss over draws by 1 - s (conformal risk control).
-- *volume*: with the mean e of the volumes of all runs of a case, their standard deviation D (0 for one run) and
-  :math:`r = D + 0.05 e`, the interval is :math:`e \pm q r`, q the quantile of :math:`|t - e| / r` at the level. Draws
+  Groups are those that have the structure. A case whose mask is empty is covered by no margin, and counts so.
+- *inner margin*: the same of the smallest margin from which on at most 1 - s of the inner mask is something else.
+  Groups are those whose mask is not empty.
+- `on_average`: the smallest margin that bounds the mean loss over groups by 1 - s (conformal risk control).
+- *volume*: the volumes of all runs of a case have the mean e and the standard deviation D (0 for one run). With
+  :math:`r = D + 0.05 e` the interval is :math:`e \pm q r`, q the quantile of :math:`|t - e| / r` at the level. Groups
   are those in which any run has a mask; of others nothing is said.
 
-Where too few draws have a structure, or more than the level allows are beyond every margin, there is none. Dilation by
+Where too few groups have a structure, or more than the level allows are beyond every margin, there is none. Dilation by
 conformal margins is that of Mossina and Friedrich (2025, arXiv 2503.05618); mm, groups and inner masks are added.
 """
 
@@ -66,7 +66,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 class Margin(msgspec.Struct, frozen=True):
     """One structure: margins, and how many scales the volume's interval reaches to each side; None without support.
 
-    `present` draws have the structure, and `masked` draws a mask of it.
+    `present` groups have the structure, and `masked` groups a mask of it.
     """
 
     structure: Count
@@ -119,7 +119,7 @@ class Margins(msgspec.Struct, frozen=True, kw_only=True):
         how = "on average over new cases" if self.on_average else f"in {self.level:.4g} of new cases or more"
         return (
             f"{how}, the outer mask covers {self.share:.4g} of the structure or more, and the inner mask lies in it to "
-            f"{self.share:.4g} or more, if new cases are like the {self.draws} labelled draws (cases, or groups)"
+            f"{self.share:.4g} or more, if new cases are like the {self.draws} labelled groups (or single cases)"
         )
 
 

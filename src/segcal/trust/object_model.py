@@ -1,8 +1,8 @@
 r"""From objects of labelled cases to what is stated of new ones, structure by structure.
 
-**Probability that an object is real.** With the features x of an object (log-odds of the mean and of the largest
-probability in it, log of its size, edge, border, and the members' disagreement where all cases have it, each with mean
-0 and deviation 1), :math:`p(x) = \sigma(b + w^\top x)` maximises
+**Probability that an object is real.** The features x of an object are log-odds of the mean and of the largest
+probability in it, log of its size, edge and border. Where all cases have it, the members' disagreement is one too. Each
+has mean 0 and deviation 1. With them :math:`p(x) = \sigma(b + w^\top x)` maximises
 
 .. math:: \sum_i y_i \log p(x_i) + (1 - y_i) \log (1 - p(x_i)) - \tfrac{s}{2} \|w - w_0\|^2, \qquad y_i \in [0, 1],
 
@@ -10,19 +10,19 @@ by Newton's method, over the objects and two that are average, one real and one 
 log-odds of the mean probability as they are, and nothing else. The strength s is that of :data:`STRENGTHS` with the
 smallest loss on groups that were held out in turn. y is whether the object is real; and its Dice (0 if nothing is
 there), which gives the expected Dice. Where fewer than :data:`LEAST` objects are real, or not, or these are of fewer
-than three groups, s is the largest: the plug-in with an offset b, which is all that so few can teach.
+than three groups, s is the largest. This is the plug-in with an offset b: so few cannot teach more.
 
-**Lists with few false objects.** The list of a case holds its objects with :math:`p \ge t`. Its false share (0 if it
-is empty), the largest of this and all higher t, averaged over the cases of a group and over groups that have an object
-of the structure, is the loss of conformal risk control (:func:`segcal.trust.conformal.first_controlled`): t is the
-smallest of :data:`segcal.trust.sums.THRESHOLDS` that keeps the expected false share of a case's list at the bound or
-below. p of a labelled object is that of a model that was learned without its group. New objects have the model of all
-groups, so this holds about so and is not proved. With `proved`, the model is learned on every second group, and
-thresholds and intervals on the others alone: then it is proved, if the labelled cases had no part in the fit. Cases,
+**Lists with few false objects.** The list of a case holds its objects with :math:`p \ge t`. Its loss for conformal risk
+control (:func:`segcal.trust.conformal.first_controlled`) is its false share (0 if it is empty), the largest of this and
+all higher t. It is averaged over the cases of a group and over groups that have an object of the structure. Then t is
+the smallest of :data:`segcal.trust.sums.THRESHOLDS` that keeps the expected false share of a case's list at the bound
+or below. p of a labelled object is that of a model that was learned without its group. New objects have the model of
+all groups, so this holds about so and is not proved. With `proved`, the model is learned on every second group, and
+thresholds and intervals on the others alone. Then it is proved, if the labelled cases were not used in the fit. Cases,
 in groups, are exchangeable units; objects of one case may depend on each other in any way.
 
-**Size.** Of real objects, :math:`|T - O| / (1 + |O| (1 - \bar p))`, the error in voxels over the number of voxels that
-are expected to be wrong, has a conformal quantile q over groups: :math:`O \pm q (1 + |O| (1 - \bar p))`.
+**Size.** For real objects, :math:`|T - O| / (1 + |O| (1 - \bar p))`is the error in voxels over the expected number of
+wrong voxels. It has a conformal quantile q over groups: :math:`O \pm q (1 + |O| (1 - \bar p))`.
 
 **Missed objects** of a case: the mean over groups of the mean over their cases, and the conformal quantile.
 """
@@ -103,11 +103,11 @@ def folds_of(groups: Sequence[str] | np.ndarray, count: int) -> np.ndarray:
 
 
 class StructureModel(NamedTuple):
-    """What is known of the objects of one structure: how it was learned, of how many objects, real ones and draws.
+    """The model of the objects of one structure: how it was learned, of how many objects, real ones and groups.
 
-    `chance` and `dice` are None where no labelled case has an object; `least` is the probability from which one is
-    listed (infinite: none is; None: too few draws), `spread` the q of sizes, `missed` the mean and `missed_most` the
-    quantile of missed objects (infinite: too few draws).
+    `chance` and `dice` are None where no labelled case has an object. `least` is the probability from which one is
+    listed (infinite: none is; None: too few groups), and `spread` the q of sizes. `missed` is the mean and
+    `missed_most` the quantile of missed objects (infinite: too few groups).
     """
 
     how: str
@@ -131,8 +131,8 @@ def structure_models(
     rows, needed = np.concatenate(tables), FEWEST_GROUPS * (1 + proved)
     if len(set(groups)) < needed or not len(rows):
         raise InputError(
-            f"the calibrator remembers {len(rows)} objects of {len(set(groups))} draws (cases, or groups of cases), "
-            f"but objects of {needed} draws are needed. Learn from more labelled cases."
+            f"the calibrator remembers {len(rows)} objects of {len(set(groups))} groups (or single cases), "
+            f"but objects of {needed} groups are needed. Learn from more labelled cases."
         )
     judged = folds_of(groups, 2) == 1 if proved else np.ones(len(groups), bool)
     owners = np.repeat(np.arange(len(tables)), [len(each) for each in tables])
@@ -189,7 +189,7 @@ def _held_out(features: Floats, targets: Floats, folds: np.ndarray, strength: fl
 
 
 def _least(owners: np.ndarray, groups: np.ndarray, scores: Floats, real: Floats, fdr: float) -> float | None:
-    """Return the smallest threshold whose lists have a false share of at most `fdr`, on average over draws."""
+    """Return the smallest threshold whose lists have a false share of at most `fdr`, on average over groups."""
     cases, place = np.unique(owners, return_inverse=True)
     listed = (scores[:, None] >= THRESHOLDS).astype(np.float64)
     counts, wrong = np.zeros((2, len(cases), len(THRESHOLDS)))

@@ -92,7 +92,7 @@ class ObjectCaseRow(NamedTuple):
 
 
 class StructureRow(NamedTuple):
-    """What one structure was judged by; `listed_from` is None where nothing is listed."""
+    """The basis on which one structure was judged; `listed_from` is None where nothing is listed."""
 
     structure: str
     model: str
@@ -163,7 +163,7 @@ class Objects(Printed):
         return [plain_table(headings, rows), *more, self.summary(), self.promise]
 
     def summary(self) -> str:
-        """Return the counts in one sentence."""
+        """Return the counts as one sentence."""
         real, missed = (sum(x or 0 for x in each) for each in zip(*((r[3], r[5]) for r in self.cases), strict=True))
         return (
             f"{len(self.rows)} objects, {sum(bool(row.listed) for row in self.rows)} listed; about {real:.1f} are real "

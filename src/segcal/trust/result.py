@@ -63,8 +63,8 @@ class CaseVerdict(TypedDict):
     """One case: it is to be reviewed if any of its structures is, and its reasons are theirs.
 
     `dice_below_tau` is the largest of its structures, None where one is not defined; `expected_dice` is the lowest.
-    With c the first, 1 where it is None, the `score` is (review + c) / 2: cases to review have at least 0.5, the others
-    at most that, and within both the chance decides.
+    With c the first, 1 where it is None, the `score` is (review + c) / 2. Cases to review have at least 0.5, the others
+    at most that. Within both, the chance decides.
     """
 
     case: str
@@ -100,7 +100,7 @@ class BoundRow(TypedDict):
 
 
 class Printed(ABC):
-    """What is printed as tables and sentences."""
+    """A result that is printed as tables and sentences."""
 
     @abstractmethod
     def parts(self) -> "list[Table | str]":
@@ -118,7 +118,7 @@ class Printed(ABC):
 
 @dataclass(frozen=True)
 class Trust(Printed):
-    """How far each structure of each case can be trusted.
+    """The trust in each structure of each case.
 
     Attributes:
         rows: one per case and structure, in the order of the cases.
@@ -127,7 +127,7 @@ class Trust(Printed):
         level: of all intervals and bounds.
         tau: the Dice below which a mask is bad; by structure, if they differ.
         source: how the reference cases stand to the fit: "held out", "validation" or "out of fold".
-        draws: how many draws (cases, or groups of them) the reference has.
+        draws: how many groups (or single cases) the reference has.
         promise: in words, what the intervals promise.
         alarms: in words, what has changed since the fit (:mod:`segcal.trust.alarms`); mostly nothing.
     """

@@ -1,9 +1,9 @@
 """A watch over a stream of new cases, without labels: which are unusual, and whether the calibrator still applies.
 
-Every draw (a case, or the cases of one group) is compared with the reference and all earlier draws of the stream
-(:mod:`segcal.trust.atypical`); the p-values are weighed one after the other (:mod:`segcal.trust.drift`). What is kept
-of a draw is a row of numbers, in one file that is written anew after each of them: a run that is interrupted goes on
-where it was, and cases that are in the file are not counted twice.
+Every group (or case without one) is compared with the reference and all earlier groups of the stream
+(:mod:`segcal.trust.atypical`). The p-values are weighed one after the other (:mod:`segcal.trust.drift`). A group is
+kept as a row of numbers, in one file that is written anew after each of them. An interrupted run goes on where it was,
+and cases in the file are not counted twice.
 """
 
 import math
@@ -40,18 +40,18 @@ from segcal.trust.learn import Summer
 from segcal.trust.sums import CaseSums
 
 RATE = 0.05
-# 1 had numbers with other digits than the reference, which made clean draws look odd.
+# 1 had numbers with other digits than the reference, which made unchanged groups look atypical.
 VERSION = 2
 
 
 class StreamDraw(msgspec.Struct):
-    """One draw of the stream.
+    """One group of the stream.
 
     Attributes:
         name: of its group, or of its case.
         cases: its cases.
         numbers: its statistics.
-        p: its p-value among the reference and the draws before it, ties broken by a digest of its name.
+        p: its p-value among the reference and the groups before it, ties broken by a digest of its name.
         each_p: such p-values of its statistics one by one.
         rarity: its p-value among the reference alone, never too small.
         unusual: the statistic in which it differs most from the reference, and by how many deviations.
@@ -73,7 +73,7 @@ class StreamDraw(msgspec.Struct):
 
 
 class StreamState(msgspec.Struct, kw_only=True):
-    """The file: which reference it belongs to, and all draws so far."""
+    """The file: which reference it belongs to, and all groups so far."""
 
     format: Literal["segcal-monitor"] = "segcal-monitor"
     version: int = VERSION
@@ -83,20 +83,20 @@ class StreamState(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True)
 class Monitored:
-    """What a stream says.
+    """The result of watching a stream.
 
     Attributes:
-        draws: all draws so far, in their order.
+        draws: all groups so far, in their order.
         new: how many of them this call added.
-        evidence: of a drift, after each draw, as a logarithm.
-        drifted_at: the draw at which the evidence was enough; None if it is not.
-        since: the draw with which the drift began.
+        evidence: of a drift, after each group, as a logarithm.
+        drifted_at: the group at which the evidence was enough; None if it is not.
+        since: the group with which the drift began.
         statistic: in which the stream differs most since then.
         deviation: by how many deviations of the reference.
         expected_dice: the mean over the stream since then, or over all of it without a drift.
         reference_dice: the same of the reference.
-        reference_draws: how many draws the reference has.
-        rate: of unusual cases that is stated for single draws.
+        reference_draws: how many groups the reference has.
+        rate: of unusual cases that is stated for single groups.
         stream_rate: the chance of a false alarm, ever.
         verdict: all this in words.
         alarms: in words, classes with little evidence that became frequent, and cases that left what was seen.
@@ -119,7 +119,7 @@ class Monitored:
 
     @property
     def unusual(self) -> list[StreamDraw]:
-        """The draws that are rarer than the rate."""
+        """The groups that are rarer than the rate."""
         return [draw for draw in self.draws if draw.rarity <= self.rate]
 
     @property
@@ -151,9 +151,9 @@ def monitor(
     Args:
         fitted: what :func:`segcal.learn_trust` returned, or the folder of a calibrator that ``segcal fit`` wrote.
         cases: new cases, or arrays as :func:`segcal.cases.as_cases` takes them; labels are not needed. Cases of one
-            group are one draw.
+            group count as one.
         state: a file that keeps the stream between calls; nothing is kept if it is not given.
-        rate: of single draws that are called unusual though they are not.
+        rate: of single groups that are called unusual though they are not.
         stream_rate: the chance that the stream as a whole is ever called drifted though it is not.
         background: whether class 0 is background, and has no expected Dice.
         device: where to calibrate; the CPU if not given.
@@ -186,7 +186,7 @@ def monitor(
 def _draws(
     cases: Cases, seen: set[str], calibrator: Calibrator, workers: Workers, failed: Failed, progress: Progress
 ) -> Iterator[tuple[str, list[CaseSums]]]:
-    """Yield the sums of one draw after the other, of which no case was seen before; the first case gives its place."""
+    """Yield the sums of groups, one after the other, of which no case was seen; the first case gives its position."""
     groups = dict(zip(cases.ids, group_names(cases, cases.ids), strict=True))
     members: dict[str, list[str]] = {}
     for case_id, group in groups.items():
@@ -221,7 +221,7 @@ class _Watch:
         return {name for draw in self.draws for name in (draw.name, *draw.cases)}
 
     def add(self, name: str, sums: list[CaseSums]) -> None:
-        """Weigh a draw and keep it."""
+        """Weigh a group and keep it."""
         table = SumTable.of([replace(each, group=name) for each in sums])
         table = table if self._touching else replace(table, beside=np.full_like(table.beside, np.nan))
         row = statistics_of(table, self._titles).rows[0]
@@ -282,7 +282,7 @@ class _Watch:
         if found.reached is None:
             strength = math.exp(found.logs[-1]) if found.logs else 1.0
             count = len(self.draws)
-            return f"no sign of a drift in {count} draws: evidence {strength:.2g}, and {1 / rate:.3g} would be enough"
+            return f"no sign of a drift in {count} groups: evidence {strength:.2g}, and {1 / rate:.3g} would be enough"
         way = "higher" if (deviation or 0) > 0 else "lower"
         change = ""
         if dice is not None and self._dice is not None:
@@ -307,7 +307,7 @@ def _mean_dice(table: SumTable, first: int) -> float | None:
 
 
 def read_state(path: Path, reference: str) -> list[StreamDraw]:
-    """Return the draws of a file that belongs to the reference of this digest."""
+    """Return the groups of a file that belongs to the reference of this digest."""
     plain = read_json(path)
     if isinstance(plain, dict) and plain.get("format") == "segcal-monitor" and plain.get("version") == 1:
         raise ArtifactError(

@@ -1,4 +1,4 @@
-"""How far each structure of new cases can be trusted: estimates, intervals, and what a person should look at."""
+"""Trust in each structure of new cases: estimates, intervals, and the cases that a person should look at."""
 
 import os
 from collections import Counter

@@ -1,4 +1,4 @@
-r"""What is kept of a case: sums over its voxels, of all structures at once, in the one pass of :mod:`evaluation.slabs`.
+r"""Sums over the voxels of a case, of all structures at once, in the one pass of :mod:`evaluation.slabs`.
 
 With the calibrated probability :math:`p_v` of a structure at voxel v and its mask :math:`m_v` (the decision that stays
 where no other class is strictly above it):
@@ -6,11 +6,11 @@ where no other class is strictly above it):
 .. math:: \sum m, \quad \sum p, \quad \sum p m, \quad \sum p (1 - p),
 
 and for the case the entropy, the confidence and the members' disagreement. These are made without labels, over every
-voxel that was predicted, so that a labelled case and a new one are the same draw. Labels :math:`y_v` add
+voxel that was predicted, so that a labelled case and a new one are treated alike. Labels :math:`y_v` add
 :math:`\sum y`, :math:`\sum m y` and :math:`\sum m` over the voxels that have one, and three histograms over the
-thresholds of :data:`THRESHOLDS`: of the voxels of a structure by its probability and by the probability of all classes
-above it and its own, and of all voxels by its probability. Every promise of :mod:`segcal.trust.guarantees` is read from
-these. No image content is kept.
+thresholds of :data:`THRESHOLDS`. Two are of the voxels of a structure: by its probability, and by that of all classes
+above it and its own. The third is of all voxels by its probability. Every promise of :mod:`segcal.trust.guarantees` is
+read from these. No image content is kept.
 
 A region has the probability :math:`\sigma(s)` and the mask :math:`s > 0`, where s are its calibrated log-odds after
 nesting. It excludes no other: there is no rank among them, no kind of decision, no edge and no class beside it.
@@ -62,8 +62,8 @@ class CaseSums:
 
     Attributes:
         case: its id.
-        group: what it belongs to; a group is one draw.
-        unit: of the size of a voxel: "ml", or "voxels" where the spacing is not known and of pictures, which have no
+        group: what it belongs to; a group counts once.
+        unit: of the size of a voxel: "ml", or "voxels" where the spacing is not known and of 2-D images, which have no
             volume.
         alone: the numbers of the case, :data:`segcal.fitting.reference.OF_CASE`. Entropy and disagreement are sums over
             voxels, in nats; NaN is not known.

@@ -1,7 +1,7 @@
 """The contract of a file format: one folder of scores, listed, looked at, read and written case by case.
 
-A format knows files and axes and nothing else: what the numbers mean is declared by the user (`kind`), pooling and
-labels belong to :mod:`segcal.cases.files`, and keeping a decision through rounding to :mod:`segcal.cases.write`.
+A format knows files and axes and nothing else. The user declares what the numbers mean (`kind`). Pooling and labels
+belong to :mod:`segcal.cases.files`, and keeping a decision through rounding to :mod:`segcal.cases.write`.
 """
 
 import copy

@@ -1,8 +1,8 @@
 r"""NIfTI: one file per case with classes last (x, y, z, class), as viewers and nibabel have it; or one file per class.
 
 A five-dimensional file (x, y, z, 1, class), the standard's own place for vectors, is read as well. Of files per class
-(``CASE_0.nii.gz``, ``CASE_1.nii.gz``, ...) names are read by a regular expression with the groups ``id`` and ``cls``;
-the class numbers of a case must be 0, 1, ..., C - 1.
+(``CASE_0.nii.gz``, ``CASE_1.nii.gz``, ...) names are read by a regular expression with the groups ``id`` and ``cls``.
+The class numbers of a case must be 0, 1, ..., C - 1.
 """
 
 import re
@@ -38,7 +38,7 @@ class Nifti(Format):
                 continue
             if axes < 4:
                 raise InputError(
-                    f"{path} has {axes} axes: it may be one class of a volume, or all classes of a picture, but which "
+                    f"{path} has {axes} axes: one class of a volume, or all classes of a 2-D image, but which "
                     "must be declared. Pass format='nifti_classes' or format='nifti'."
                 )
             return

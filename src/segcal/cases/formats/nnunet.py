@@ -4,13 +4,13 @@ Arrays are (classes, z, y, x), the reverse of what nibabel shows for a NIfTI fil
 the non-zero voxels and fills the outside with probability one for the background. That padding is no prediction: the
 box, found in the pkl in the transposed order of the plans, becomes the mask of the case.
 
-The folder is one of predictions, a fold's ``validation`` folder, or a model's folder, whose ``fold_*/validation``
+The folder is one of predictions, a fold's ``validation`` folder, or a model's folder. Its ``fold_*/validation``
 together hold every training case once, predicted by a network that did not see it. ``fold_all`` was validated on its
 own training cases; it is left out, and refused where it is all there is.
 
 Predictions have the JSON files beside them; a fold's ``validation`` folder has them two levels up, in the model's
 folder. ``dataset.json`` lists the classes: heads are all labels but ``ignore``, which must be the highest. A label that
-is a list of several numbers is a region: then all but the background are, the model ends in one sigmoid for each, and
+is a list of several numbers is a region. Then all but the background are, the model ends in one sigmoid for each, and
 ``regions_class_order`` has the label that each writes into the label map. ``plans.json`` says in which order the axes
 were when the cropping box was found (`transpose_forward`), and which reader made arrays of files.
 
@@ -43,8 +43,8 @@ from segcal.errors import InputError
 from segcal.regions import Regions
 
 KEY = "probabilities"
-# nnU-Net gives a picture a third axis, and along it so many times the size of its pixels.
-PICTURE = 999
+# nnU-Net gives a 2-D image a third axis, and along it so many times the size of its pixels.
+MADE_UP = 999
 REPAIR = "Pass properties= with the folder of a member's pkl files."
 
 
@@ -58,7 +58,7 @@ class NnunetDataset:
     file_ending: str  # of label maps
     transpose_forward: tuple[int, ...] | None  # from the axes of files to those of the box; None without plans.json
     label_axes: Axes
-    shared: tuple[Path, ...]  # the JSON files that travel with predictions
+    shared: tuple[Path, ...]  # the JSON files that come with predictions
 
 
 class Nnunet(Format):
@@ -277,8 +277,8 @@ def read_properties(
     if not shape or not box or not all(map(_inside, box, shape)):
         raise InputError(f"{path} has no valid bbox_used_for_cropping and shape_before_cropping. {REPAIR}")
     spacing = usable_spacing(properties.get("spacing"), len(space))
-    if spacing is not None and space[:1] == (1,) and spacing[0] >= PICTURE * max(spacing[1:], default=1.0):
-        spacing = None  # a picture; its third size is made up
+    if spacing is not None and space[:1] == (1,) and spacing[0] >= MADE_UP * max(spacing[1:], default=1.0):
+        spacing = None  # a 2-D image; its third size is made up
     if box == [[0, size] for size in shape] and sorted(shape) == sorted(space):
         return None, spacing
     if transpose_forward is None:

@@ -1,8 +1,8 @@
 """``CASE.ome.zarr``: images of OME-NGFF 0.4 (zarr 2) and 0.5 (zarr 3), read and written by windows.
 
 Scores are the full resolution, the first dataset of the first image. The axis ``c`` holds the classes; without it there
-is one foreground probability. Axes of space are ``y, x`` or ``z, y, x``, and time has one point. What is written has
-the metadata of the input and all of its levels, each made of pixels of the one above: a mean of scores is nobody's
+is one foreground probability. Axes of space are ``y, x`` or ``z, y, x``, and time has one point. The output has the
+metadata of the input and all of its levels. Each level is made of pixels of the one above, since a mean of scores is no
 prediction. Voxel sizes are in millimetres where all axes of space have a unit.
 """
 
@@ -48,7 +48,7 @@ class _Dataset(msgspec.Struct):
 
 
 class Multiscale(msgspec.Struct):
-    """What an image says about itself; its datasets are levels of resolution, the finest first."""
+    """The metadata of an image; its datasets are levels of resolution, the finest first."""
 
     axes: list[_Axis]
     datasets: list[_Dataset]

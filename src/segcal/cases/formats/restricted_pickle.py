@@ -3,14 +3,13 @@
 nnU-Net keeps a case's properties in a pickle. Python's own unpickler calls whatever a file names, and allocates
 whatever a file declares. This one walks the opcodes (as :mod:`pickletools` decodes them, which never reads beyond the
 file) with a stack of its own. It knows the opcodes that plain data needs and the few names with which numpy writes
-arrays, types and scalars; any other name is refused by that name, and nothing is ever imported or called. Arrays are
+arrays, types and scalars. Any other name is refused by that name, and nothing is ever imported or called. Arrays are
 built from the bytes that are in the file, after their number has been compared with shape and type.
 
 What would stop the process without running anything is refused too. Keys and members of sets are texts, numbers and
-flat tuples of these (the labels of a region, in training cases): to hash a nested key recurses in C, and one that
-doubles at every level never ends. A container is filled before it is put
-into another one, as pickle writes plain data; so nothing goes in circles and every depth is known, and bounded. Whole
-numbers have at most 64 bits.
+flat tuples of these (the labels of a region, in training cases). To hash a nested key recurses in C, and one that
+doubles at every level never ends. A container is filled before it is put into another one, as pickle writes plain data.
+So nothing goes in circles and every depth is known, and bounded. Whole numbers have at most 64 bits.
 """
 
 import math

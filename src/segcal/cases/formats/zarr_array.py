@@ -1,12 +1,12 @@
 """Arrays of zarr, opened after a look at what they declare; their chunks, looked at before a library unpacks them.
 
-Metadata is read by us before the library sees it: only well-known codecs and plain numbers are let through, and no
-chunk or array may be larger than memory allows. A store holds folders and plain files: a link in it may lead in
-circles, or to files of others, which would be copied with it. The store itself may be a link.
+Metadata is read by us before the library sees it. Only well-known codecs and plain numbers are let through, and no
+chunk or array may be larger than memory allows. A store holds folders and plain files. A link in it may lead in
+circles, or to files of others, which would be copied. The store itself may be a link.
 
-A library takes what a chunk unpacks to, whatever shape the array has: a megabyte of gzip can become a gigabyte, and one
-of zstd thirty. Blosc and the frames of zstd say what they unpack to, and are held to it when they are read (a frame
-that does not has blocks, of at most 128 KiB each). Gzip does not, so it is unpacked once, piece by piece, and thrown
+A library takes all that a chunk unpacks to, whatever the shape of the array. A megabyte of gzip can become a gigabyte,
+and one of zstd thirty. Blosc and the frames of zstd declare their unpacked size, which is checked when they are read. A
+frame without it has blocks of at most 128 KiB each. Gzip does not, so it is unpacked once, piece by piece, and thrown
 away. Of a shard, which is a chunk made of chunks, the index is read and every inner chunk is looked at the same way.
 
 Every chunk costs some thousand bytes and a fraction of a millisecond, whether it is there or not, so their number is
@@ -45,7 +45,7 @@ _ANY = 47
 
 
 class Codec(TypedDict, total=False):
-    """How chunks are packed; shards have codecs inside."""
+    """A way of packing chunks; shards have codecs inside."""
 
     name: str
     configuration: "Sharding"
@@ -61,7 +61,7 @@ class Sharding(TypedDict, total=False):
 
 
 class ArrayMetadata(TypedDict):
-    """What ``zarr.json`` says of an array, as far as it is looked at."""
+    """The metadata of an array in ``zarr.json`` that are looked at."""
 
     shape: list[int]
     chunk_grid: dict[str, dict[str, list[int]]]

@@ -1,9 +1,9 @@
-"""Roads: an aerial picture, two classes, thin connected roads under trees and shadows, labels from a map.
+"""Roads: an aerial image, two classes, thin connected roads under trees and shadows, labels from a map.
 
-It stands for road extraction from aerial imagery, where the labels are centre lines of a map drawn with a fixed
-width: they lie a few pixels beside the road, some roads are missing, a few exist in the map alone. Gravel, roofs,
-ploughed land and railways look like roads and are not. The network is one list of pieces, which the picture and the
-map draw each in its own way.
+It stands for road extraction from aerial imagery. Its labels are centre lines of a map, drawn with a fixed width. They
+lie a few pixels beside the road, some roads are missing, a few exist in the map alone. Gravel, roofs, ploughed land and
+railways look like roads and are not. The network is one list of pieces, which the image and the map draw each in its
+own way.
 """
 
 from itertools import pairwise
@@ -37,11 +37,11 @@ class Road(NamedTuple):
     half_width: float  # of the surface, in pixels
     grey: float  # 1 asphalt, 0 sand
     mapped: bool  # whether the label map has it
-    visible: bool  # whether the picture has it; a planned road is in the map alone
+    visible: bool  # whether the image has it; a planned road is in the map alone
 
 
 def draw_network(rng: Rng, height: int, width: int) -> list[Road]:
-    """Return a connected network that runs beyond the picture on all sides."""
+    """Return a connected network that runs beyond the image on all sides."""
     step = rng.uniform(50, 72)
     rows, columns = int(height / step) + 3, int(width / step) + 3
     turn = rng.uniform(-0.5, 0.5)
@@ -92,7 +92,7 @@ def _bent(rng: Rng, start: NDArray, end: NDArray, kind: int) -> Road:
 
 
 def draw(rng: Rng) -> Sample:
-    """Draw one picture and its map."""
+    """Draw one image and its map."""
     canvas = Canvas(HEIGHT, WIDTH)
     land = _land_cover(rng, canvas)
     roads = draw_network(rng, HEIGHT, WIDTH)

@@ -1,11 +1,11 @@
-r"""The raw material of every task: cases, random fields, and a canvas that paints a picture with its label map.
+r"""The raw material of every task: cases, random fields, and a canvas that paints an image with its label map.
 
 A case is fixed by three numbers, the task's key, a seed and an index, and never stored. The seeds keep what a network
 was trained on apart from what it is judged on: no index of :data:`HELD_OUT` is ever seen in training.
 
 On a canvas every shape is a signed distance in pixels, negative inside. Its coverage of a pixel is
-:math:`\mathrm{clip}(\tfrac12 - d, 0, 1)`: the picture mixes colours with it, as a camera does at a boundary, and the
-label is set where the coverage is more than one half. Points are (row, column).
+:math:`\mathrm{clip}(\tfrac12 - d, 0, 1)`. The image mixes colours with it, as a camera does at a boundary. The label is
+set where the coverage is more than one half. Points are (row, column).
 """
 
 import math
@@ -35,7 +35,7 @@ KEEP = IGNORED - 1
 class Sample(NamedTuple):
     """One case of a task."""
 
-    image: NDArray[np.float32]  # (channels, *space); pictures lie in [0, 1]
+    image: NDArray[np.float32]  # (channels, *space); images lie in [0, 1]
     labels: Classes  # (*space), IGNORED where a voxel does not count
     mask: NDArray[np.bool_] | None  # False outside the field of view; None where there is data everywhere
 
@@ -45,7 +45,7 @@ class Task(NamedTuple):
 
     name: str
     key: int  # enters the random generator, so that two tasks with one seed share nothing
-    palette: dict[str, tuple[int, int, int]]  # the classes, each with an RGB colour for pictures of the labels
+    palette: dict[str, tuple[int, int, int]]  # the classes, each with an RGB colour for images of the labels
     channels: int
     space: tuple[int, ...]
     draw: Callable[[Rng], Sample]
@@ -121,7 +121,7 @@ def displaced(array: NDArray, shifts: Sequence[Field]) -> NDArray:
 
 
 class Canvas:
-    """A picture under construction: `image` ``(3, rows, columns)``, `labels`, and the row and column of each pixel."""
+    """An image under construction: `image` ``(3, rows, columns)``, `labels`, and the row and column of each pixel."""
 
     def __init__(self, height: int, width: int) -> None:
         self.image: Field = np.zeros((3, height, width), np.float32)
@@ -129,7 +129,7 @@ class Canvas:
         self.rows, self.columns = np.mgrid[:height, :width].astype(np.float32)
 
     def window(self, points: Points, margin: float) -> Window:
-        """Return the part of the picture within `margin` of the points; it may be empty."""
+        """Return the part of the image within `margin` of the points; it may be empty."""
         parts = []
         for places, size in zip(zip(*points, strict=True), self.labels.shape, strict=True):
             first, last = int(min(places) - margin), int(max(places) + margin) + 2

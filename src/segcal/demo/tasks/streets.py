@@ -1,8 +1,8 @@
-"""Streets: a picture from a car, nine classes, thin and rare ones among them, a void border.
+"""Streets: an image from a car, nine classes, thin and rare ones among them, a void border.
 
 It stands for urban street scenes. Poles, signs and people are small and rare; leaves let the sky through and are
-labelled solid; far objects are sometimes forgotten; the annotator's outline is off by a pixel or so; the frame of
-the picture and the own bonnet have no label. A function per object paints it at a place of the world; `label` is the
+labelled solid; far objects are sometimes forgotten. The annotator's outline is off by a pixel or so; the frame of
+the image and the own bonnet have no label. A function per object paints it at a place of the world; `label` is the
 class it gets, or KEEP where the labels forget it.
 
 World coordinates are metres: X to the right, Y up from the road, Z along it. A point appears at column
@@ -144,7 +144,7 @@ def _tiled(texture: Field, rows: Field, columns: Field) -> Field:
 
 
 def draw(rng: Rng) -> Sample:
-    """Draw one picture and its labels."""
+    """Draw one image and its labels."""
     view = View(rng)
     canvas = Canvas(HEIGHT, WIDTH)
     paint_background(rng, canvas, view)
@@ -275,7 +275,7 @@ def sign(rng: Rng, canvas: Canvas, view: View, x: float, z: float, forgotten: bo
 
 
 def car(rng: Rng, canvas: Canvas, view: View, x: float, z: float, label: int = CAR) -> None:
-    """Paint a car that stands along the street: its near end and the side that faces the middle of the picture."""
+    """Paint a car that stands along the street: its near end and the side that faces the middle of the image."""
     paint = PAINTS[rng.integers(len(PAINTS))] * rng.normal(1, 0.08)
     half, roof, length = float(rng.uniform(0.8, 0.95)), float(rng.uniform(1.35, 1.8)), float(rng.uniform(3.6, 4.8))
     inner = x - half if x > 0 else x + half

@@ -1,7 +1,7 @@
 """Tumour: a volume in four MR contrasts, five classes, nested irregular regions, almost all background.
 
 It stands for brain tumour segmentation after treatment. The swelling fades out without an edge, so that where its
-label ends is one rater's taste; the enhancing rim is thin and broken; a cavity looks like any other fluid; vessels
+label ends is one rater's taste; the enhancing rim is thin and broken. A cavity looks like any other fluid; vessels
 and spots in the white matter look like tumour and are not. The scan covers a tilted slab that may cut the brain,
 and is cropped to the brain: outside `mask` there is no data. Tissues are soft shares between 0 and 1, so that a voxel
 at a boundary holds two of them, as in a real scan.
@@ -37,8 +37,8 @@ TISSUE = {
 class NoiseFields:
     """Random fields of one case, in blobs of a given size in in-plane voxels.
 
-    A field is made once for each size and then moved by a random shift, around the edges, each time it is asked for:
-    a tenth of the time of a new one, and the shift hides the kinship.
+    A field is made once for each size. Each use moves it by a random shift, around the edges: this takes a tenth of the
+    time of a new one, and fields look unrelated.
     """
 
     def __init__(self, rng: Rng) -> None:

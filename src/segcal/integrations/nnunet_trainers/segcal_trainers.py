@@ -19,7 +19,7 @@ except ModuleNotFoundError:  # without nnU-Net this file can be read, and nothin
 
 
 class SegcalTrainer(nnUNetTrainer):
-    """What the trainers share: nnU-Net's weights of resolutions, and a loss of segcal.
+    """The base of the trainers: nnU-Net's weights of resolutions, and a loss of segcal.
 
     Attributes:
         loss_name: a name of :data:`segcal.LOSSES`.

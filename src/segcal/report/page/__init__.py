@@ -1,9 +1,9 @@
 """Results as one HTML file: the page of a document (:mod:`segcal.report.document`), and a worklist of objects.
 
-The document is embedded as JSON, and the page's own script draws everything from it. Names may come from anywhere: in
-the JSON every character that could end a script or begin a tag is escaped, the script only ever sets text, what is
-markup already is escaped, and the file's content security policy allows its own script and style by their digests and
-nothing else, from nowhere else.
+The document is embedded as JSON, and the page's own script draws everything from it. Names may come from anywhere. In
+the JSON every character that could end a script or begin a tag is escaped; the script only ever sets text; markup is
+escaped. The file's content security policy allows its own script and style by their digests, and nothing else from
+anywhere.
 """
 
 import base64
@@ -35,8 +35,8 @@ SCRIPTS = (
     "dom.js", "colours.js", "format.js", "verdict.js", "chart.js", "reliability.js", "table.js", "maps.js", "cases.js",
     "panels.js", "scatter.js", "trust.js", "provenance.js", "main.js",
 )  # fmt: skip
-# Characters of pictures of cases in one page; cases beyond it are left out, the worst are kept.
-MOST_PICTURES = 2_400_000
+# Characters of images of cases in one page; cases beyond it are left out, the worst are kept.
+MOST_IMAGES = 2_400_000
 MOST_FIGURES = 1_700_000
 MOST_TITLE = 80
 # Rows of a worklist.
@@ -93,7 +93,7 @@ def json_text(data: object) -> str:
     return text
 
 
-def bounded_examples(examples: Mapping[str, CaseExamples], most: int = MOST_PICTURES) -> dict[str, CaseExamples]:
+def bounded_examples(examples: Mapping[str, CaseExamples], most: int = MOST_IMAGES) -> dict[str, CaseExamples]:
     """Return the examples of all tasks with as many cases as fit: first the worst of every task, then the next ones."""
     kept = {task: structs.replace(found, cases=[]) for task, found in examples.items()}
     used = 0

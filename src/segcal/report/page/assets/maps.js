@@ -1,4 +1,4 @@
-// Pictures of a case: decoded once, painted on canvases. A byte k of a map means low + (high - low) k / 255.
+// Images of a case: decoded once, painted on canvases. A byte k of a map means low + (high - low) k / 255.
 async function decode(map) {
   const image = new Image();
   image.src = map.jpeg ? `data:image/jpeg;base64,${map.jpeg}` : `data:image/png;base64,${map.png}`;
@@ -54,7 +54,7 @@ function views(maps, context) {
     { key: 'truth', title: 'Truth', note: 'the labels', paint: overlay(maps.truth) },
     { key: 'prediction', title: 'Prediction', note: 'the mask', paint: overlay(maps.prediction) },
     { key: 'error', title: 'Errors', note: 'where prediction and truth differ', paint: (k) => (byteAt(maps.truth, k) === byteAt(maps.prediction, k) ? grey(k) : [230, 159, 0]) },
-    { key: 'before', title: 'Confidence before', note: 'yellow is sure', paint: steps(maps.before) },
+    { key: 'before', title: 'Confidence before', note: 'yellow is confident', paint: steps(maps.before) },
     { key: 'after', title: 'Confidence after', note: 'the same scale', paint: steps(maps.after) },
     maps.foreground_after && { key: 'contours', title: 'Where the edge may lie', note: 'structure is 5 % (blue), 50 % (white), 95 % (orange) likely, after', paint: grey, contours: maps.foreground_after },
     flipped && { key: 'flips', title: 'Mask changes', note: 'voxels that changed their class', paint: (k) => (byteAt(flipped, k) !== byteAt(maps.prediction, k) ? [86, 180, 233] : grey(k)) },

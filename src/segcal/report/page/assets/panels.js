@@ -37,7 +37,7 @@ function showBands(data, place, state, again) {
   const gap = (band) => (band.confidence === null ? null : Math.abs(band.confidence - band.accuracy));
   const total = before.reduce((sum, band) => sum + band.voxels, 0);
   const rows = before.map((band, k) => ({ title: bandText(edges, k), sub: `${percent(band.voxels / total, 0)} of the voxels`, before: gap(band), after: gap(after[k]) }));
-  const numbers = table(['Distance from an edge', 'right', 'sure before', 'sure after', 'mask changes'],
+  const numbers = table(['Distance from an edge', 'right', 'confidence before', 'confidence after', 'mask changes'],
     before.map((band, k) => [bandText(edges, k), percent(after[k].accuracy), percent(band.confidence), percent(after[k].confidence), count(after[k].flips)]), { class: 'small' });
   show('bands', heading('bands', 'Near the edges of structures',
     'Most mistakes are made near edges, and there confidence matters most. The dots show how far confidence is from accuracy, by distance from the nearest edge in the truth. Further left is better.'),

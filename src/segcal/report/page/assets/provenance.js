@@ -41,11 +41,11 @@ function showStudies(figures, place) {
 
 function showGlossary(data) {
   const words = [
-    ['Voxel', 'One point of an image or scan; in a picture, a pixel.'], ['Confidence', 'The probability that the model gives to the class it predicts.'],
+    ['Voxel', 'One point of a scan; in a 2-D image, a pixel.'], ['Confidence', 'The probability that the model gives to the class it predicts.'],
     ['Calibrated', 'Of all voxels with 80 % confidence, 80 % are right; and so for every level.'],
     ['Mask', 'The class that the model predicts in every voxel: its segmentation.'],
     ['Interval', 'If other cases of the same kind had been drawn, the number would mostly lie in this range.'],
-    ['Keeps the mask', 'The calibrator changes how sure the model is, never which class it predicts.'],
+    ['Keeps the mask', 'The calibrator changes the confidence, never the predicted class.'],
     ['Ignores a shift of all scores', 'Adding one number to all raw scores of a voxel does not change the result, as it does not change the network’s own probabilities.'],
     ['Free energy', 'The level of the raw scores of a voxel. It has no meaning for the probabilities, but calibrators that see it can be misled by it.'],
     ...Object.values(data.metrics).map((metric) => [metric.title, metric.explained]),

@@ -45,9 +45,9 @@ function showReliability(data, place, state) {
     return box;
   });
   show('reliability',
-    heading('reliability', 'Is the confidence honest?',
+    heading('reliability', 'Is the confidence calibrated?',
       'Every dot is a group of voxels with similar confidence. On the dashed line they are right as often as the model says. ' +
-      'Below it the model is too sure of itself, above it not sure enough.'),
+      'Below it the model is overconfident, above it underconfident.'),
     el('div', { class: 'split' },
       el('div', {}, el('div', { class: 'row controls' }, choice('Show', options, state.where, (value) => { state.where = value; draw(); }, { id: 'where' })), frame),
       el('div', {}, readout, el('fieldset', { css: { 'margin-top': '1rem' } }, el('legend', {}, 'Compare'), el('div', { class: 'checks small' }, toggles)),
@@ -74,8 +74,8 @@ function reliabilityChart(data, place, state, readout) {
   const { root, px, py } = made;
   root.setAttribute('viewBox', `0 0 ${width} ${height + strip}`);
   root.append(svg('line', { class: 'ideal', x1: px(0), y1: py(0), x2: px(1), y2: py(1) }));
-  root.append(svg('text', { x: px(0.03), y: py(0.955) }, 'not sure enough'));
-  root.append(svg('text', { x: px(0.97), y: py(0.03), 'text-anchor': 'end' }, 'too sure'));
+  root.append(svg('text', { x: px(0.03), y: py(0.955) }, 'underconfident'));
+  root.append(svg('text', { x: px(0.97), y: py(0.03), 'text-anchor': 'end' }, 'overconfident'));
   const curves = state.picked.filter((title) => place.curves[title]).map((title, k) => ({ title, k, curve: curveAt(place, title, state.where) })).filter((each) => each.curve);
   const bins = curves.length ? curves[0].curve.count.length : 15;
   countStrip(root, curves, px, height, strip, bins, wide);
@@ -102,7 +102,7 @@ function countStrip(root, curves, px, top, strip, bins, wide) {
   root.append(svg('line', { class: 'axis', x1: px(0), x2: px(1), y1: base, y2: base }));
   root.append(svg('text', { x: px(0) - 8, y: base - room + 8, 'text-anchor': 'end' }, compact(10 ** reach)));
   root.append(svg('text', { x: px(0) - 8, y: base + 3, 'text-anchor': 'end' }, '1'));
-  root.append(svg('text', { class: 'title', x: px(0.5), y: top + strip - 8, 'text-anchor': 'middle' }, wide ? 'probability that the model gives to this class · voxels in each group' : 'how sure the model is · voxels in each group'));
+  root.append(svg('text', { class: 'title', x: px(0.5), y: top + strip - 8, 'text-anchor': 'middle' }, wide ? 'probability that the model gives to this class · voxels in each group' : 'confidence of the model · voxels in each group'));
   const slot = (px(1) - px(0)) / bins;
   for (const { k, curve } of curves) {
     const each = (slot - 6) / curves.length;
@@ -142,6 +142,6 @@ function binText(curve, b, wide) {
   if (!curve.count[b]) return 'no voxels.';
   const gap = 100 * (curve.confidence[b] - curve.accuracy[b]);
   const interval = curve.low[b] === null ? '' : ` [${percent(curve.low[b])} to ${percent(curve.high[b])}]`;
-  const word = Math.abs(gap) < 0.05 ? 'as sure as right' : `${gap > 0 ? 'too sure' : 'not sure enough'} by ${Math.abs(gap).toFixed(1)} points`;
+  const word = Math.abs(gap) < 0.05 ? 'calibrated' : `${gap > 0 ? 'overconfident' : 'underconfident'} by ${Math.abs(gap).toFixed(1)} points`;
   return `${count(curve.count[b])} voxels, says ${percent(curve.confidence[b])}, ${wide ? 'is it in' : 'right in'} ${percent(curve.accuracy[b])}${interval}: ${word}.`;
 }

@@ -1,4 +1,4 @@
-// One dot a test case: does a good mask come with honest confidence?
+// One dot a test case: does a good mask come with calibrated confidence?
 function showScatter(data, place, state, again) {
   const { names, dice, ece } = place.cases;
   const pairs = [['before', place.baseline, 'circle', 'var(--before)'], ['after', state.after, 'square', 'var(--after)']].filter(([, title]) => title && dice[title] && ece[title]);
@@ -20,8 +20,8 @@ function showScatter(data, place, state, again) {
       chart.root.append(dot);
     });
   }
-  show('scatter', heading('scatter', 'Mask quality and honesty, case by case',
-    'One pair of dots a test case. Low is honest, right is a good mask. A case far up is one where the confidence cannot be trusted, however good its mask.'),
+  show('scatter', heading('scatter', 'Mask quality and calibration, case by case',
+    'One pair of dots a test case. Low is calibrated, right is a good mask. A case far up is one where the confidence cannot be trusted, however good its mask.'),
   afterChoice(data, place, state, again), keys(), el('div', { css: { 'max-width': '46rem' } }, chart.root), readout,
   place.cases.of > names.length ? el('p', { class: 'small soft' }, `The first ${names.length} of ${place.cases.of} test cases are shown.`) : null);
 }

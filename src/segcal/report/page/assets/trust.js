@@ -37,7 +37,7 @@ function paintNested(levels, image) {
   });
 }
 
-async function trustPicture(one) {
+async function trustImage(one) {
   const [levels, image] = await Promise.all([decode(one.levels), one.image ? decode(one.image) : null]);
   return el('figure', {}, el('div', { class: 'map' }, fill(paintNested(levels, image), { role: 'img', 'aria-label': 'Outer mask, mask and inner mask' }, [])),
     el('figcaption', {}, name(one.structure, 40), ' of ', name(one.case, 40),
@@ -50,18 +50,18 @@ async function showTrust(data) {
   const level = `${+(100 * found.level).toFixed(1)} %`;
   const own = typeof found.tau === 'object';
   const headings = ['Case and structure', `Expected Dice, ${level}`, `Dice < ${own ? 'tau' : found.tau}`, `Volume, ${level}`, 'Review?'];
-  const pictures = el('div', { class: 'maps', id: 'trust-maps' });
+  const images = el('div', { class: 'maps', id: 'trust-maps' });
   const keyed = el('div', { class: 'legend' }, [1, 2, 3].map((k) => el('span', {}, el('i', { css: { background: rgb(NESTED[k]) } }), nestedNames(level)[k])));
   const derived = found.biomarkers.length ? el('div', { class: 'scroll', css: { 'margin-top': '1.2rem' } }, table(['Subject', 'Biomarker', 'Value', level, 'Of the masks'],
     found.biomarkers.map((row) => [name(row.subject, 48), name(row.biomarker, 40), row.value === null ? name(row.reason, 60) : size(row.value), spanText(row.low, row.high, size), row.mask_value === null ? '–' : size(row.mask_value)]))) : null;
   show('trust', heading('trust', 'How far each structure can be trusted',
     `${found.flagged_cases} of ${found.of_cases} cases and ${found.flagged} of ${found.of} structures should be looked at; they stand first. ${found.promise} Nothing is promised for a single case.`),
-  found.alarms.map((text) => el('p', { class: 'note', role: 'alert' }, text)), found.pictures.length ? [keyed, pictures] : null,
+  found.alarms.map((text) => el('p', { class: 'note', role: 'alert' }, text)), found.images.length ? [keyed, images] : null,
   el('div', { class: 'scroll', id: 'trust-cases' }, table(withReason(headings), found.cases.flatMap((one) => caseRows(one, found.rows, own)).flat())),
   found.cases.length < found.of_cases ? el('p', { class: 'small soft' }, `The first ${found.cases.length} of ${found.of_cases} cases; worklist.csv has all.`) : null,
   found.rows.length < found.of ? el('p', { class: 'small soft' }, `The first ${found.rows.length} of ${found.of} rows; trust.csv has all.`) : null, derived);
-  pictures.replaceChildren(...await Promise.all(found.pictures.map(trustPicture)));
-  pictures.dataset.ready = 'yes';
+  images.replaceChildren(...await Promise.all(found.images.map(trustImage)));
+  images.dataset.ready = 'yes';
 }
 
 // Masks with a bound and lists of objects: what was promised, and what was found on these labelled cases.

@@ -7,7 +7,8 @@ from sklearn.metrics import cohen_kappa_score
 
 from segcal.cases import ArrayCases
 from segcal.cases.decision import decision_of
-from segcal.cases.glance import (
+from segcal.cases.parallel import map_cases
+from segcal.cases.profile import (
     FEWEST,
     GRID,
     THUMBNAIL,
@@ -17,13 +18,12 @@ from segcal.cases.glance import (
     better_numbers,
     confusion,
     digest_of,
-    glance_at,
     grid_of,
     pair_agreement,
+    profile_at,
     table_agreement,
     turns_of,
 )
-from segcal.cases.parallel import map_cases
 
 
 @pytest.mark.parametrize("shape", [(), (40_000_000, 1), (9, 224, 216), (3, 0, 7), (100, 3, 400, 5)])
@@ -37,7 +37,7 @@ def test_a_grid_is_bounded_and_not_much_smaller_than_allowed(shape, most):
 
 def look(logits, labels=None, **more):
     cases = ArrayCases([logits], None if labels is None else [labels], kind="logits", **more)
-    return glance_at(cases.checked("0"), decision_of(None, len(logits)))
+    return profile_at(cases.checked("0"), decision_of(None, len(logits)))
 
 
 def test_turned_labels_are_compared_voxel_by_voxel(scenes):

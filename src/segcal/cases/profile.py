@@ -1,23 +1,23 @@
-r"""Glances: the little that is kept of a case while it is read, to judge later whether it belongs where it is.
+r"""Profiles: the little that is kept of a case while it is read, to judge later whether its labels belong to it.
 
-Of its voxels, those of a regular grid of at most :data:`GRID` are compared with the labels, turned in every way that
-keeps the shape, and moved by up to :data:`FARTHEST` voxels along each axis; of a coarser grid of at most
-:data:`THUMBNAIL` the winning classes and labels are kept, so that they can be compared with those of other cases. The
-scores themselves leave a digest. All of it is a few kilobytes per case.
+Of its voxels, those of a regular grid of at most :data:`GRID` are compared with the labels. The labels are turned in
+every way that keeps the shape, and moved by up to :data:`FARTHEST` voxels along each axis. Of a coarser grid of at most
+:data:`THUMBNAIL` the winning classes and labels are kept, for comparisons with other cases. The scores themselves leave
+a digest. All of it is a few kilobytes per case.
 
 Accuracy says little where one class is nearly everywhere: of a scan that is 98 % background, mirrored labels are right
 in 97 %. Agreement here is Cohen's kappa,
 
 .. math:: \kappa = \frac{a - e}{1 - e}, \qquad e = \sum_c p_c\, q_c,
 
-with the accuracy a and the accuracy e that labels have when they are strewn at random: p and q are the shares of class
-c among winners and labels. It is 1 for equal maps, about 0 for maps that have nothing to do with each other, and nan
-where e is 1, because there is one class only. Places where either map is negative do not count.
+with the accuracy a and the accuracy e of random labels: p and q are the shares of class c among winners and labels. It
+is 1 for equal maps, about 0 for unrelated maps, and nan where e is 1, because there is one class only. Places where
+either map is negative do not count.
 
 Labels may lie otherwise than scores and still look like labels. A map can be turned and still have its shape: mirrored,
-and with axes of one length exchanged. Together these turns are the symmetries of the box: 4 of a rectangle, 8 of a
-square, 48 of a cube, the first of which changes nothing. With more than three axes (and there would be hundreds) only
-single axes are mirrored. Or it can be shifted along an axis.
+and with axes of one length exchanged. These turns are the symmetries of the box: 4 of a rectangle, 8 of a square, 48 of
+a cube, the first of which changes nothing. With more than three axes (and there would be hundreds) only single axes are
+mirrored. Or it can be shifted along an axis.
 """
 
 import zlib
@@ -113,7 +113,7 @@ def confusion(labels: np.ndarray, decision: np.ndarray, num_classes: int) -> np.
 
 
 class Agreement(NamedTuple):
-    """Number of voxels compared, the accuracy, and that of labels strewn at random; nan where nothing counts."""
+    """Number of voxels compared, the accuracy, and that of random labels; nan where nothing counts."""
 
     voxels: int
     accuracy: float
@@ -179,9 +179,9 @@ def better_numbers(table: np.ndarray, gain: float, least: float, most: float) ->
     r"""Return classes that have changed numbers: those of the rows that clearly fit other columns than their own.
 
     Overlap of row a and column b is Dice's :math:`2 n_{ab} / (n_a + n_b)`, so that small classes count like large ones.
-    Of the one-to-one assignment with the largest total, whole cycles are judged: a class that is merely mistaken for
-    another improves alone, but where numbers were exchanged, (nearly) every class of the cycle improves. In the mean
-    they must overlap by `gain` more, and by `least` at all; and a share of them, `most` and two at least, must improve.
+    Of the one-to-one assignment with the largest total, whole cycles are judged. A class that is merely mistaken for
+    another improves alone, but where numbers were exchanged, (nearly) every class of the cycle improves. Their mean
+    overlap must grow by `gain` and be at least `least`. A share `most` of them, and at least two, must improve.
     """
     rows, columns = table.sum(1), table.sum(0)
     overlap = 2 * table / np.maximum(rows[:, None] + columns, 1)
@@ -238,13 +238,13 @@ class Thumbnail(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Glance:
-    """A glance at one case; of labels nothing where there are none, and little where few voxels count."""
+class Profile:
+    """The profile of one case; of labels nothing where there are none, and little where few voxels count."""
 
     id: str
     digest: bytes  # of the scores
     space: tuple[int, ...]
-    doubt: str = ""  # about the kind
+    kind_warning: str = ""  # about the kind
     counting: int | None = None  # voxels
     turned: Mapping[Turn, float] = field(default_factory=dict)  # agreement with labels; the first is as they are
     shifted: Mapping[Shift, tuple[float, float]] = field(default_factory=dict)  # as they are, and moved
@@ -253,28 +253,28 @@ class Glance:
     thumbnail: Thumbnail | None = None  # for comparisons between cases
 
 
-def glance_at(case: Case, decision: MaskDecision) -> Glance:
+def profile_at(case: Case, decision: MaskDecision) -> Profile:
     """Look at a case that is in memory."""
     own, truth = decision.map(decision.mask(case.logits)), decision.true_map(case.labels)
-    return glance(case.id, digest_of(case.logits), own, truth, case.mask, decision.values, case.doubt)
+    return profile(case.id, digest_of(case.logits), own, truth, case.mask, decision.values, case.kind_warning)
 
 
-def glance(
+def profile(
     case_id: str,
     digest: bytes,
     decision: Tensor,
     labels: Tensor | None,
     mask: Tensor | None,
     num_classes: int,
-    doubt: str = "",
-) -> Glance:
+    kind_warning: str = "",
+) -> Profile:
     """Keep what judging needs, given the digest of the scores and the winning class of every voxel."""
     space = tuple(decision.shape)
     if labels is None:
-        return Glance(case_id, digest, space, doubt)
+        return Profile(case_id, digest, space, kind_warning)
     counting = int((labels != IGNORED).count_nonzero())
     if counting == 0:
-        return Glance(case_id, digest, space, doubt, counting)
+        return Profile(case_id, digest, space, kind_warning, counting)
     own = decision.cpu().numpy() if mask is None else decision.where(mask, IGNORED).cpu().numpy()
     truth = labels.cpu().numpy()
     grid, coarse = grid_of(space, GRID), grid_of(space, THUMBNAIL)
@@ -283,11 +283,11 @@ def glance(
     turns = turns_of(space) if counting >= FEWEST else []
     small = next(kind for kind in (np.int8, np.int16, np.int32) if num_classes <= np.iinfo(kind).max)
     kept = Thumbnail(own[coarse].reshape(-1).astype(small), truth[coarse].reshape(-1).astype(small))
-    return Glance(
+    return Profile(
         id=case_id,
         digest=digest,
         space=space,
-        doubt=doubt,
+        kind_warning=kind_warning,
         counting=counting,
         turned={turn: agreement(turn(truth)[grid], on_grid, num_classes).kappa for turn in turns},
         shifted=shift_agreement(truth, own, num_classes) if counting >= FEWEST and len(space) <= MOST_AXES else {},

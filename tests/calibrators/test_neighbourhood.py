@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from segcal import Context
-from segcal.calibrators.surroundings import CONTEXTS, WINDOWS, each_context, surroundings
+from segcal.calibrators.neighbourhood import CONTEXTS, WINDOWS, each_context, neighbourhood
 from segcal.errors import InputError
 
 
@@ -33,21 +33,21 @@ def around_by_hand(logits, name):
 @pytest.mark.parametrize("shape", [(3, 7, 50), (2, 1, 1), (4, 60, 3)])
 def test_windows_are_those_of_a_plain_loop_and_end_at_the_border(name, shape):
     logits = logits_of(*shape)
-    found = surroundings(logits[None], None, [name], "conic")[0, 0]
+    found = neighbourhood(logits[None], None, [name], "conic")[0, 0]
     np.testing.assert_allclose(found.numpy(), around_by_hand(logits, name), rtol=0, atol=1e-12)
 
 
 def test_windows_of_a_volume_lie_in_its_planes():
     logits = logits_of(1, 3, 4, 9, 11)
     names = [name for name in CONTEXTS if name in WINDOWS]
-    found = surroundings(logits, None, names, "conic")
+    found = neighbourhood(logits, None, names, "conic")
     for z in range(4):
-        torch.testing.assert_close(found[:, :, z], surroundings(logits[:, :, z], None, names, "conic"), rtol=0, atol=0)
+        torch.testing.assert_close(found[:, :, z], neighbourhood(logits[:, :, z], None, names, "conic"), rtol=0, atol=0)
 
 
 def test_disagreement_is_the_logarithm_of_what_is_given_and_never_minus_infinity():
     context = Context(disagreement=torch.tensor([[[0.0, 0.5]]]))
-    found = surroundings(logits_of(1, 3, 1, 2), context, ["disagreement"], "conic")
+    found = neighbourhood(logits_of(1, 3, 1, 2), context, ["disagreement"], "conic")
     np.testing.assert_allclose(found.flatten().numpy(), [np.log(1e-6), np.log(0.5)])
 
 
@@ -55,19 +55,19 @@ def test_without_members_the_sentence_says_what_to_do():
     with pytest.raises(
         InputError, match="context has no disagreement, but this conic was fitted to see how much the m"
     ):
-        surroundings(logits_of(1, 3, 4, 5), None, ["disagreement"], "conic")
+        neighbourhood(logits_of(1, 3, 4, 5), None, ["disagreement"], "conic")
 
 
 def test_windows_need_planes():
     with pytest.raises(InputError, match="logits has 1 axes of space, but conic sees neighbours"):
-        surroundings(logits_of(1, 3, 4), None, ["share_far"], "conic")
+        neighbourhood(logits_of(1, 3, 4), None, ["share_far"], "conic")
 
 
 def test_a_part_of_an_image_is_told_what_the_whole_is_like():
     logits = logits_of(1, 3, 8, 9)
-    whole = surroundings(logits, None, ["gap_image"], "conic")
+    whole = neighbourhood(logits, None, ["gap_image"], "conic")
     told = Context(mean_gap=whole[:, 0, 0, 0])
-    assert torch.equal(surroundings(logits[..., :4], told, ["gap_image"], "conic"), whole[..., :4])
+    assert torch.equal(neighbourhood(logits[..., :4], told, ["gap_image"], "conic"), whole[..., :4])
 
 
 def test_what_is_not_wanted_or_not_known_is_nan():

@@ -10,8 +10,8 @@ from msgspec import to_builtins
 from segcal.calibrators import make_calibrator
 from segcal.cases import ArrayCases
 from segcal.cases.base import Case
-from segcal.report import pictures
-from segcal.report.pictures import SeenCase, decode_map, encode_indices, encode_jpeg, encode_picture, encode_values
+from segcal.report import images
+from segcal.report.images import SeenCase, decode_map, encode_image, encode_indices, encode_jpeg, encode_values
 
 MAPS = {"truth", "prediction", "before", "after", "foreground_before", "foreground_after", "energy", "image"}
 EVERYWHERE = (slice(None), slice(None))
@@ -36,7 +36,7 @@ def numbers_of(cases):
 
 
 def seen(cases, calibrator=None, background=True, **options):
-    return pictures.see_cases(cases, numbers_of(cases), calibrator or soft(), background, **options)
+    return images.see_cases(cases, numbers_of(cases), calibrator or soft(), background, **options)
 
 
 def test_indices_come_back_exactly_and_ignored_ones_as_255():
@@ -62,7 +62,7 @@ def test_a_picture_to_look_at_comes_back_nearly_in_grey_and_colour():
 
 def test_the_arrays_are_what_a_plain_softmax_says():
     case = cases_of((7, 5)).read("0")
-    layers = pictures.layers_of(case, soft())
+    layers = images.layers_of(case, soft())
     logits = case.logits.double().numpy()
     before, after = (np.exp(z) / np.exp(z).sum(0) for z in (logits, logits / 2))
     assert layers["before"][0] == pytest.approx(before.max(0), abs=1e-6)
@@ -78,7 +78,7 @@ def test_the_maps_of_a_picture_come_back_on_one_scale_and_those_that_mean_nothin
     assert (found.shape, found.axis, found.step) == ([9, 6], None, 1)
     (only,) = to_builtins(found)["slices"]
     assert set(only) == MAPS | {"index"}
-    layers = pictures.layers_of(cases.read("0"), soft())
+    layers = images.layers_of(cases.read("0"), soft())
     assert decode_map(only["truth"]).astype(int).tolist() == layers["truth"][0].tolist()
     for name in ("before", "after"):
         assert (only[name]["low"], only[name]["high"]) == (0.0, 1.0)
@@ -104,25 +104,25 @@ def test_of_a_volume_a_few_slices_across_its_shortest_axis_are_kept():
 
 
 def test_slices_are_those_with_something_to_see_and_the_fullest_is_among_them():
-    assert pictures.choose_slices(np.array([0, 0, 0, 0, 12, 0, 1, 0, 0])) == [4, 6]
-    assert pictures.choose_slices(np.zeros(9)) == [4]
+    assert images.choose_slices(np.array([0, 0, 0, 0, 12, 0, 1, 0, 0])) == [4, 6]
+    assert images.choose_slices(np.zeros(9)) == [4]
     amounts = np.full(50, 3)
     amounts[23] = 4
-    assert 23 in pictures.choose_slices(amounts)
-    assert len(pictures.choose_slices(amounts)) == 8
+    assert 23 in images.choose_slices(amounts)
+    assert len(images.choose_slices(amounts)) == 8
     interest = np.zeros((9, 4, 8))
     interest[:, 2, :3] = 1
-    axis, found = pictures.slice_amounts(interest)
+    axis, found = images.slice_amounts(interest)
     assert (axis, found.tolist()) == (1, [0, 0, 27, 0])
-    assert pictures.slice_of(interest, interest) == (slice(None), 2, slice(None))
-    assert pictures.slice_of(np.zeros((4, 8)), np.zeros((4, 8))) == EVERYWHERE
+    assert images.slice_of(interest, interest) == (slice(None), 2, slice(None))
+    assert images.slice_of(np.zeros((4, 8)), np.zeros((4, 8))) == EVERYWHERE
 
 
 def test_the_temperature_of_a_voxel_is_what_its_lead_is_divided_by():
     cases = cases_of((6, 5))
-    assert pictures.temperature_of(cases.read("0"), soft()) == pytest.approx(np.full((6, 5), 2.0), rel=1e-5)
+    assert images.temperature_of(cases.read("0"), soft()) == pytest.approx(np.full((6, 5), 2.0), rel=1e-5)
     tied = ArrayCases([np.zeros((3, 2, 2), np.float32)], [np.zeros((2, 2), int)]).read("0")
-    assert (pictures.temperature_of(tied, soft()) == 1).all()
+    assert (images.temperature_of(tied, soft()) == 1).all()
     (only,) = seen(cases, local=soft())[0].slices
     assert (only.temperature["low"], only.temperature["high"]) == (0.0, 5.0)
 
@@ -131,7 +131,7 @@ def test_the_temperature_of_a_voxel_is_what_its_lead_is_divided_by():
 def test_a_picture_is_shown_as_it_is_and_made_smaller_by_means(white):
     image = np.zeros((3, 40, 60), np.float32)
     image[0, ::2] = white  # half of the rows of each block
-    back = decode_map(encode_picture(image, (slice(None, None, 4), slice(None, None, 4))))
+    back = decode_map(encode_image(image, (slice(None, None, 4), slice(None, None, 4))))
     assert back.shape == (3, 10, 15)
     assert np.abs(back[0] - 0.5).max() < 0.05
 
@@ -139,19 +139,19 @@ def test_a_picture_is_shown_as_it_is_and_made_smaller_by_means(white):
 def test_a_scan_is_shown_from_dark_to_bright_and_of_many_channels_the_last():
     flat = np.zeros((2, 8, 8), np.float32)
     flat[1] = np.linspace(-500, 900, 64).reshape(8, 8)
-    back = decode_map(encode_picture(flat, EVERYWHERE))
+    back = decode_map(encode_image(flat, EVERYWHERE))
     assert back.min() < 0.05 < 0.95 < back.max()
     scan = Case("a", torch.zeros(2, 5, 6, 3), image=torch.rand(4, 5, 6, 3))
-    shown = decode_map(pictures.picture_of(scan, (*EVERYWHERE, 1)))
+    shown = decode_map(images.image_of(scan, (*EVERYWHERE, 1)))
     assert np.abs(shown - scan.image[3, :, :, 1].numpy()).max() < 1 / 255
     coloured = Case("a", torch.zeros(2, 5, 6), image=torch.rand(3, 5, 6))
-    assert decode_map(pictures.picture_of(coloured, EVERYWHERE)).shape == (3, 5, 6)
-    assert pictures.picture_of(Case("a", torch.zeros(2, 5, 6)), EVERYWHERE) is None
+    assert decode_map(images.image_of(coloured, EVERYWHERE)).shape == (3, 5, 6)
+    assert images.image_of(Case("a", torch.zeros(2, 5, 6)), EVERYWHERE) is None
 
 
 def test_reasons_are_given_and_cases_are_few(rng):
     losses = {f"c{i:03d}": rng.random(2).tolist() for i in range(300)}
-    chosen = pictures.choose_cases(losses)
+    chosen = images.choose_cases(losses)
     assert 3 <= len(chosen) <= 6
     assert next(iter(chosen)) == max(losses, key=lambda name: losses[name][1])
     assert "most gain" in chosen[max(losses, key=lambda name: losses[name][0] - losses[name][1])]
@@ -159,7 +159,7 @@ def test_reasons_are_given_and_cases_are_few(rng):
 
 def test_pictures_are_bounded_and_lines_have_none(monkeypatch):
     assert [each.case for each in seen(cases_of((9, 6), 4))] == ["3", "2", "1", "0"]
-    monkeypatch.setattr(pictures, "BUDGET", 1)
+    monkeypatch.setattr(images, "BUDGET", 1)
     (first,) = seen(cases_of((9, 6), 4))
     assert (first.case, first.why, first.nll) == ("3", ["worst", "least gain"], [0.5, 3.0])
     assert seen(cases_of((9,), 4)) == []

@@ -1,4 +1,4 @@
-r"""What a voxel's surroundings say: a few numbers beside its own logits, none of which depends on their offset.
+r"""Contexts of a voxel: a few numbers from its neighbourhood, none of which depends on the offset of the logits.
 
 With the gap to the runner-up, :math:`d = \min(z_{(1)} - z_{(2)}, 8)`, and windows centred at the voxel:
 
@@ -7,7 +7,7 @@ With the gap to the runner-up, :math:`d = \min(z_{(1)} - z_{(2)}, 8)`, and windo
 - ``share_near``, ``share_far``: the share of voxels in a window of 5 and of 25 that have the voxel's own class;
 - ``gap_image``: the mean of d in the whole image.
 
-Windows lie in the last two axes, the plane in which volumes are finely resolved, and are measured in voxels: a
+Windows lie in the last two axes, the plane in which volumes are finely resolved. They are measured in voxels: a
 calibrator is applied at the resolution at which it was fitted. Beyond the border there is nothing: a mean is over what
 is inside. All voxels of a prediction count, also those whose label is ignored, since nobody knows these later.
 """
@@ -40,10 +40,10 @@ WORDS = {
 }
 
 
-def surroundings(logits: Logits, context: Context | None, names: Sequence[str], calibrator: str) -> Tensor:
+def neighbourhood(logits: Logits, context: Context | None, names: Sequence[str], calibrator: str) -> Tensor:
     """Return ``(batch, contexts, *space)`` for logits ``(batch, classes, *space)``; the calibrator is for messages.
 
-    >>> around = surroundings(torch.tensor([[[[3.0, 0.0]], [[0.0, 1.0]]]]), None, ["gap_near", "share_near"], "conic")
+    >>> around = neighbourhood(torch.tensor([[[[3.0, 0.0]], [[0.0, 1.0]]]]), None, ["gap_near", "share_near"], "conic")
     >>> around.flatten().tolist()
     [2.0, 2.0, 0.5, 0.5]
     """
@@ -94,7 +94,7 @@ def each_context(logits: Logits, context: Context, wanted: Collection[str]) -> T
     found = torch.full((len(CONTEXTS), logits[0, 0].numel()), torch.nan)
     for number, name in enumerate(CONTEXTS):
         if name in wanted and name in known:
-            found[number] = surroundings(logits, context, [name], "fit").reshape(-1)
+            found[number] = neighbourhood(logits, context, [name], "fit").reshape(-1)
     return found
 
 

@@ -1,12 +1,12 @@
-"""Cases to look at: the input, the truth, the prediction, and confidence before and after, as small pictures in JSON.
+"""Cases to look at: the input, the truth, the prediction, and confidence before and after, as small images in JSON.
 
-A map is ``{"png": text, "low": number, "high": number}``, a PNG in base64: the value of a pixel is
-low + (high - low) * byte / 255, so that a class index or a flag comes back exactly with low = 0 and high = 255. A
-picture that is only looked at may be ``{"jpeg": text}``.
+A map is ``{"png": text, "low": number, "high": number}``, a PNG in base64. The value of a pixel is low + (high - low) *
+byte / 255. So a class index or a flag comes back exactly with low = 0 and high = 255. A image that is only looked at
+may be ``{"jpeg": text}``.
 
-Of a volume a few slices across its shortest axis are kept, where there is something to see; of a large image every
-second or third pixel. Confidence and the probability of foreground are stored on one scale, 0 to 1, for all cases and
-stages. Of many cases those are kept that a critical reader would ask for, worst first, within a budget.
+Of a volume a few slices across its shortest axis are kept, where there is something to see. Of a large image every
+second or third pixel is kept. Confidence and the probability of foreground are stored on one scale, 0 to 1, for all
+cases and stages. Of many cases those are kept that a critical reader would ask for, worst first, within a budget.
 """
 
 import base64
@@ -28,14 +28,14 @@ from segcal.numerics import canonical_logits, decided, free_energy, winner
 from segcal.types import IGNORED
 
 JPEG_QUALITY = 80
-# Pixels along the longer side that are kept, of a picture and of a slice of a volume.
+# Pixels along the longer side that are kept, of an image and of a slice of a volume.
 SIDES = {2: 288, 3: 160}
 SLICES = 8
 # Temperatures are stored from 0 to this, for all cases alike.
 HOTTEST = 5.0
-# Of an image that is no picture, so much at either end of its values is cut off.
+# Of an image whose values are not colours, this share at either end is cut off.
 TAIL = 0.5
-# Characters of pictures in all, about; the first case is kept whatever its size.
+# Characters of images in all, about; the first case is kept whatever its size.
 BUDGET = 1_000_000
 Index: TypeAlias = tuple[slice | int, ...]
 # A map of whole numbers (None), or of values with what the first and the last of 256 steps mean.
@@ -43,7 +43,7 @@ Layer: TypeAlias = tuple[NDArray[Any], tuple[float, float] | None]
 
 
 class Encoded(TypedDict, total=False):
-    """A map (png, low, high) or a picture to look at (jpeg)."""
+    """A map (png, low, high) or an image to look at (jpeg)."""
 
     png: str
     jpeg: str
@@ -106,12 +106,12 @@ def encode_values(values: NDArray[np.floating], low: float | None = None, high: 
 
 
 def encode_jpeg(pixels: NDArray[np.uint8]) -> Encoded:
-    """Return a picture ``(channels, height, width)`` of one or three channels, to look at."""
+    """Return an image ``(channels, height, width)`` of one or three channels, to look at."""
     return {"jpeg": _text(pixels if len(pixels) == 3 else pixels[0], "JPEG", quality=JPEG_QUALITY)}
 
 
 def decode_map(encoded: Encoded) -> NDArray[np.float64]:
-    """Return the values of a map, ``(height, width)`` or ``(3, height, width)``; of a picture from 0 to 1."""
+    """Return the values of a map, ``(height, width)`` or ``(3, height, width)``; of an image from 0 to 1."""
     text = encoded["jpeg"] if "jpeg" in encoded else encoded["png"]
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(text))), np.float64)
     low, high = encoded.get("low", 0.0), encoded.get("high", 1.0)
@@ -171,7 +171,7 @@ def temperature_of(case: Case, calibrator: Calibrator) -> NDArray[np.floating]:
 
 
 def slice_amounts(interest: NDArray[Any]) -> tuple[int | None, NDArray[Any]]:
-    """Return the shortest axis, across which slices are taken (None for a picture), and how much there is on each."""
+    """Return the shortest axis, across which slices are taken (None for a 2-D image), and how much there is on each."""
     axis = int(np.argmin(interest.shape)) if interest.ndim >= 3 else None
     others = tuple(number for number in range(interest.ndim) if number != axis)
     return axis, interest.sum(axis=others, keepdims=True).ravel()
@@ -229,7 +229,7 @@ def see_cases(
     background: bool,
     local: Calibrator | None = None,
 ) -> list[SeenCase]:
-    """Return the cases to look at with their maps, within the budget; what is no picture and no volume has none.
+    """Return the cases to look at with their maps, within the budget; other cases have none.
 
     `background` says whether foreground means something.
     """
@@ -265,23 +265,23 @@ def _with_maps(one: SeenCase, case: Case, layers: Mapping[str, Layer]) -> SeenCa
             for name, (values, levels) in layers.items()
             if not (same and name == "prediction_after")
         }
-        image = None if case.image is None else encode_picture(case.image.numpy(), index)
+        image = None if case.image is None else encode_image(case.image.numpy(), index)
         slices.append(SliceMaps(place, image=image, **found))
     return structs.replace(one, shape=list(labels.shape), axis=axis, step=step, slices=slices)
 
 
-def picture_of(case: Case, index: Index) -> Encoded | None:
-    """Return a slice of a case's image: a picture as it is, of other images the last channel."""
+def image_of(case: Case, index: Index) -> Encoded | None:
+    """Return a slice of a case's image: grey or colours as they are, of other images the last channel."""
     if case.image is None:
         return None
     channels = case.image.numpy()[(slice(None), *index)]
     return encode_values(channels if len(channels) == 3 else channels[-1])
 
 
-def encode_picture(image: NDArray[np.floating], index: Index) -> Encoded:
+def encode_image(image: NDArray[np.floating], index: Index) -> Encoded:
     """Return a slice of an image as JPEG, to look at: three channels as colours, of any other number the last.
 
-    Where an index leaves voxels out, the picture shows the mean of each block instead.
+    Where an index leaves voxels out, the image shows the mean of each block instead.
     """
     channels = image if len(image) == 3 else image[-1:]
     low, high = float(channels.min()), float(channels.max())
