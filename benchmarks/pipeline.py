@@ -1,14 +1,23 @@
-"""`segcal apply` of a folder beside `cp`, and `segcal evaluate` beside reading the files; which part bounds each.
+"""What people wait for: commands on real ensembles, and `apply` and `evaluate` beside `cp` and reading, part by part.
 
-    python -m benchmarks.pipeline [--cases 6] [--calibrator ts] [--threads 1]
+    python -m benchmarks.pipeline [ROOT] [--cases 6] [--calibrator ts] [--threads 1]
 
-Made-up street scenes: five members of 11 classes, 360 x 480, float16, in the machine's temporary folder, so that the
-disk is its page cache and what is measured is what we add to it. One run for all rows; ratios to `cp` of what `apply`
-reads, and to reading what `evaluate` reads, in CPU time and on the clock.
+ROOT holds ``predictions/TASK/member_M`` and ``TASK/labels``: 20 cardiac volumes and 50 street scenes of it go through
+`segcal fit`, `trust`, `evaluate` and `apply` as a user calls them. CPU seconds are those of a whole process, with
+start-up, the smaller of two runs, so that nothing is compiled. Beside them stand what others take for one temperature,
+from voxels in memory (those that `segcal fit` draws), and reading and copying the files.
+
+Then made-up street scenes: five members of 11 classes, 360 x 480, float16, in the machine's temporary folder, so that
+the disk is its page cache and what is measured is what we add to it. One run for all rows; ratios to `cp` of what
+`apply` reads, and to reading what `evaluate` reads, in CPU time and on the clock.
 """
 
 import argparse
+import os
+import resource
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,13 +28,21 @@ import numpy as np
 import torch
 
 import segcal
+from benchmarks.peers import peers
+from benchmarks.voxels import Voxels
+from paper.real_ensembles import ENSEMBLES, open_ensemble
 from segcal.cases.base import Case
 from segcal.evaluation.apply import Applier, calibrate
 from segcal.evaluation.case_counter import Counter
 from segcal.evaluation.evaluate import DEFAULT_METRICS
+from segcal.fitting.request import read_data
 from segcal.metrics import find_metrics
 
 MEMBERS, CLASSES, SPACE = 5, 11, (360, 480)
+# Of each real ensemble, about so many cases.
+REAL = {"cardiac": 20, "camvid": 50}
+# How the command line declares what open_cases is told.
+DECLARED = {"ignore": "--ignore", "groups": "--groups", "label_axes": "--label-axes"}
 
 
 class Took(NamedTuple):
@@ -40,6 +57,99 @@ def took(work: Callable[[], object]) -> Took:
     cpu, clock = time.process_time(), time.perf_counter()
     work()
     return Took(time.process_time() - cpu, time.perf_counter() - clock)
+
+
+def command(*words: object) -> float:
+    """Return the CPU seconds of one `segcal` command, its own and the system's."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = [sys.executable, "-c", "from segcal_command import main; main()"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run(
+        [*start, *map(str, words)],
+        env=environment | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def smaller(*words: object) -> float:
+    """Return the CPU seconds of a command that is run twice: the first run compiles, on a machine that has not yet."""
+    return min(command(*words) for _ in range(2))
+
+
+def measure_real(root: Path, task: str, folder: Path) -> dict[str, str]:
+    """Return what the table says of one ensemble, by row."""
+    own = open_ensemble(root, task, REAL[task], "mean_probs")
+    for path in (path for case_id in own.ids for path in own.sources(case_id)):
+        (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder / path.parent.name)
+    members, count = sorted(folder.glob("member_*")), len(own)
+    options = ["--kind", "logits"]
+    for name, value in ENSEMBLES[task].declared.items():
+        options += [DECLARED[name], value]
+    files = [path for member in members for path in sorted(member.iterdir())]
+    loading = took(lambda: [np.load(path) for path in files]).cpu
+    copying = took(lambda: [shutil.copytree(member, folder / "copy" / member.name) for member in members]).cpu
+    data = read_data(own, None, segcal.FitConfig())
+    voxels = next(iter(data.source))
+    drawn = Voxels(voxels.logits.numpy(), voxels.labels.numpy().astype(np.int64))
+    single = {
+        peer.name: took(peer.prepare(drawn)).cpu for peer in peers("ts") if peer.name in ("fiducio lbfgs", "netcal")
+    }
+    fit = ["fit", *members, folder / "labels", *options, "-o"]
+    whole = smaller(*fit, folder / "cal", "--overwrite")
+    untrusted = command(*fit, folder / "plain", "--trust-on", "none")
+    trust = smaller("trust", folder / "cal", *members, *options, "-o", folder / "trust", "--overwrite")
+    evaluate = smaller("evaluate", *members, folder / "labels", "--calibrator", folder / "cal", *options)
+    calibrating = ("apply", folder / "cal", *members, *options, "-o")
+    apply = min(command(*calibrating, folder / name) for name in ("first", "again"))
+    started = smaller("evaluate", "--help")
+    return {
+        "cases": f"{count}",
+        "np.load of all files": f"{loading:.2f}",
+        "cp of all files": f"{copying:.2f}",
+        **{f"one temperature, {name}": f"{seconds:.2f}" for name, seconds in single.items()},
+        "one temperature, LBFGS of torch": f"{took(lambda: temperature_of(drawn)).cpu:.2f}",
+        "start of a command": f"{started:.2f}",
+        "segcal fit": f"{whole:.1f}",
+        "of it, learning trust": f"{whole - untrusted:.1f}",
+        "segcal trust": f"{trust:.1f}",
+        "segcal evaluate, ms per case": f"{1e3 * evaluate / count:.0f}",
+        "without the start": f"{1e3 * (evaluate - started) / count:.0f}",
+        "segcal apply, x cp of what it reads": f"{apply / copying:.1f}",
+        "without the start of it": f"{(apply - started) / copying:.1f}",
+    }
+
+
+def temperature_of(voxels: Voxels) -> float:
+    """Return the temperature as most projects fit it."""
+    logits, labels = torch.from_numpy(voxels.logits.T.copy()), torch.from_numpy(voxels.labels)
+    beta = torch.ones((), requires_grad=True)
+    optimizer = torch.optim.LBFGS([beta], max_iter=50)
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = torch.nn.functional.cross_entropy(beta * logits, labels)
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return 1 / float(beta.detach())
+
+
+def show_real(root: Path) -> None:
+    """Print what the commands take on real ensembles."""
+    found = {}
+    for task in REAL:
+        with tempfile.TemporaryDirectory() as place:
+            found[ENSEMBLES[task].title] = measure_real(root, task, Path(place) / task)
+    print(f"| real ensembles, five members, CPU s | {' | '.join(found)} |\n|---|{'--:|' * len(found)}")
+    for name in next(iter(found.values())):
+        print(f"| {name} | {' | '.join(rows[name] for rows in found.values())} |", flush=True)
+    print()
 
 
 def make_files(folder: Path, count: int) -> None:
@@ -103,11 +213,14 @@ def measure_evaluate(folder: Path, fitted: segcal.Fitted) -> tuple[dict[str, Too
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", type=Path, nargs="?", metavar="ROOT")
     parser.add_argument("--cases", type=int, default=6)
     parser.add_argument("--calibrator", default="ts", choices=list(segcal.CALIBRATORS))
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.root is not None:
+        show_real(args.root)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         make_files(folder, args.cases)

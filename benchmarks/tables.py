@@ -78,7 +78,7 @@ SECTIONS = {
     ),
     "ensembles": Section(("paper.real_ensembles", DATA, "--cases", "40")),
     "startup": Section(("benchmarks.startup",)),
-    "pipeline": Section(("benchmarks.pipeline",)),
+    "pipeline": Section(("benchmarks.pipeline", DATA), ("fiducio", "netcal")),
     "apply": Section(("benchmarks.apply",), board=True),
     "gpu": Section(("benchmarks.gpu",), cuda=True, board=True),
     "frameworks": Section(

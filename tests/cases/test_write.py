@@ -8,6 +8,7 @@ from PIL import Image
 
 from segcal.cases import CaseError, CaseWriter, open_cases
 from segcal.cases.decision import decision_of
+from segcal.cases.formats.npy import Npy
 from segcal.cases.write import write_confidence
 from segcal.errors import InputError
 
@@ -56,8 +57,27 @@ def test_a_file_that_reads_back_differently_is_not_put_in_place(npy_folder, tmp_
     cases = open_cases(npy_folder[0], kind="logits")
     monkeypatch.setattr(np, "save", lambda file, array: file.write((npy_folder[0] / "b1.npy").read_bytes()))
     with pytest.raises(CaseError, match="read back has another winning class in some voxels"):
+        calibrate(cases, tmp_path / "out", "a1", verify=True)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_file_with_another_header_is_not_put_in_place(npy_folder, tmp_path, monkeypatch, calibrate):
+    cases, save = open_cases(npy_folder[0], kind="logits"), np.lib.format.write_array
+    monkeypatch.setattr(np, "save", lambda file, array: save(file, array[:, :-1]))
+    with pytest.raises(CaseError, match=r"a1.npy read back has shape \(3, 3, 5\), but \(3, 4, 5\) was written"):
         calibrate(cases, tmp_path / "out", "a1")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_values_are_not_read_back_unless_asked_for(npy_folder, tmp_path, monkeypatch, calibrate):
+    opened = []
+    read = Npy.read
+    monkeypatch.setattr(Npy, "read", lambda self, case_id: opened.append(self.folder) or read(self, case_id))
+    cases = open_cases(npy_folder[0], kind="logits")
+    calibrate(cases, tmp_path / "out", "a1")
+    assert {folder for folder in opened if tmp_path / "out" in folder.parents} == set()
+    calibrate(cases, tmp_path / "again", "a1", verify=True)
+    assert len([folder for folder in opened if tmp_path / "again" in folder.parents]) == 1
 
 
 def test_what_an_interrupted_run_left_does_not_disturb(npy_folder, tmp_path, calibrate):

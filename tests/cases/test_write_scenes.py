@@ -51,7 +51,7 @@ def test_windows_make_one_file_with_its_map_and_style(made):
 
 def test_a_file_that_reads_back_as_another_is_not_put_in_place(made, monkeypatch):
     writer, log_probs, confidence = made
-    canvas = GeoTiff.canvas
+    writer.verify, canvas = True, GeoTiff.canvas
 
     @contextmanager
     def broken(*given):

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import signal
 import sys
 import warnings
 from types import SimpleNamespace
@@ -11,7 +12,16 @@ import pytest
 
 from segcal.benchmark.run import Step
 from segcal.cases import CaseError
-from segcal.cli.console import Output, case_bar, fit_line, in_options, step_bar, table, warnings_in_one_line
+from segcal.cli.console import (
+    Output,
+    case_bar,
+    fit_line,
+    in_options,
+    step_bar,
+    table,
+    under_way,
+    warnings_in_one_line,
+)
 from segcal.cli.fit import print_evidence
 from segcal.errors import SuspicionWarning
 from segcal.fitting.evidence import FitEvidence
@@ -78,6 +88,7 @@ def test_suspicions_are_one_line_and_other_warnings_stay_as_they_are(capsys, mon
 
 def test_a_pipe_is_told_now_and_then_and_at_the_end(capsys, monkeypatch):
     monkeypatch.setattr("segcal.cli.console.PERIOD", 0.0)
+    monkeypatch.setattr("segcal.cli.console.TICK", 600.0)
     with case_bar("measuring", 3) as step:
         step("a")
         step()
@@ -91,6 +102,33 @@ def test_a_pipe_is_told_now_and_then_and_at_the_end(capsys, monkeypatch):
     with fit_line("fitting") as report:
         report("ts: step 3")
     assert capsys.readouterr().err.startswith("fitting: ts: step 3, ")
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers")
+def test_a_pipe_hears_of_work_that_says_nothing_and_timers_are_as_before(capsys, monkeypatch):
+    monkeypatch.setattr("segcal.cli.console.PERIOD", 0.1)
+    monkeypatch.setattr("segcal.cli.console.TICK", 0.01)
+    before = signal.getsignal(signal.SIGALRM)
+
+    def heard():
+        """Wait for a line, and return it without its seconds."""
+        found = ""
+        while not found:
+            sum(range(1000))
+            found = capsys.readouterr().err
+        return found.splitlines()[0].rpartition(", ")[0]
+
+    with under_way("evaluate"):
+        assert heard() == "evaluate: under way"
+        with case_bar("measuring", 3) as step:
+            assert heard() == "measuring"
+            step("a")
+            assert heard() == "measuring: 1 of 3 cases"
+        capsys.readouterr()
+        assert heard() == "evaluate: under way"
+    capsys.readouterr()
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("quiet", [True, False], ids=["quiet", "short"])

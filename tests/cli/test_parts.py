@@ -149,7 +149,7 @@ def test_a_part_that_did_not_finish_is_damaged_or_stale_is_refused(folders, run,
 
 NO_DASK = (
     "--part-id is given with --engine dask, but one process does a shard. Leave one of the two out; --workers helps "
-    "with a part."
+    "with a shard."
 )
 
 

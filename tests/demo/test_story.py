@@ -55,7 +55,7 @@ def test_the_quick_plan_says_what_it_reduced_and_the_full_one_reduces_nothing():
     assert {*TOLD} < {*quick.protocol.studies} == {*QUICK_STUDIES}
     text = " ".join(quick.reduced)
     assert quick.protocol.repeats == 1
-    assert "one division" in text
+    assert "one split" in text
     assert f"{quick.protocol.fit.voxels:,} voxels" in text
     assert all(name in text for name in STUDIES if name not in quick.protocol.studies)
     assert full.reduced == ()

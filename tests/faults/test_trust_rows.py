@@ -108,7 +108,7 @@ def test_what_could_not_be_corrected_says_so_everywhere(plain, tmp_path):
     (row,) = found.rows
     assert not row["corrected"]
     assert row["expected_dice"] == row["uncorrected_dice"]
-    assert row["reason"].startswith("the structure is in 4 reference draws, 9 are needed")
+    assert row["reason"].startswith("the structure is in 4 reference groups, 9 are needed")
     assert "its expected Dice could not be corrected" in row["reason"]
     assert f"{row['expected_dice']:.3f} raw" in str(found)
     found.to_csv(tmp_path / "rows.csv")
@@ -156,7 +156,9 @@ def test_empty_masks_are_common_and_pass_only_if_they_are_right(plain, missed):
     told = [row["reason"] for row in rows if "empty" in row["reason"]]
     if missed:
         assert len(told) == 12
-        assert all("the structure was there in" in reason and "of 25 such reference draws" in reason for reason in told)
+        assert all(
+            "the structure was there in" in reason and "of 25 such reference groups" in reason for reason in told
+        )
     else:
         assert not told
         assert all(row["dice_below_tau"] == pytest.approx(0.5 / 26) for row in rows)

@@ -1,17 +1,19 @@
 """Writing calibrated scores in the format that came in.
 
-A case is written into a folder of its own beside the target, read back, compared with the promise, and only then
-renamed into place. An interruption leaves complete files or none. What the format keeps beside the scores (headers,
-properties, label maps, other arrays) is kept. Voxels outside the mask, which were never predicted, keep their values.
-What each case was made from is recorded (:mod:`segcal.cases.records`): what has changed since is not done.
+A case is written into a folder of its own beside the target, its header is read back, and only then it is renamed into
+place: an interruption leaves complete files or none. What is written decides as promised; that the disk holds it is
+compared value by value where that is asked for, since it costs as much as reading the case once more. What the format
+keeps beside the scores (headers, properties, label maps, other arrays) is kept. Voxels outside the mask, which were
+never predicted, keep their values. What each case was made from is recorded (:mod:`segcal.cases.records`): what has
+changed since is not done.
 
 A confidence map is written in a form that a viewer opens. Images become 8-bit grey PNG, white for full confidence.
 Volumes become float32 NIfTI. They have the geometry of their NIfTI file (the scores themselves, or the label map that
 nnU-Net wrote beside them), or else the voxel size that is known.
 
-**Scenes** are written window by window. Each is read back and must be the same bytes. Pixels without data in any member
-have none in the result, and no other pixel gets the value that says so. The map of confidence is a scene of one
-channel; beside one in GeoTIFF lies a style of QGIS, which loads it by its name.
+**Scenes** are written window by window. Where that is asked for, each is read back and must be the same bytes. Pixels
+without data in any member have none in the result, and no other pixel gets the value that says so. The map of
+confidence is a scene of one channel; beside one in GeoTIFF lies a style of QGIS, which loads it by its name.
 """
 
 import hashlib
@@ -59,15 +61,22 @@ class CaseWriter:
             "probs" or "sigmoid"; None is the kind that came in.
         made_by: names what is done to the cases; what was done by something else is not done.
         marker: of the file that says it, written before any other.
+        verify: whether files are read back and compared as a whole.
     """
 
     def __init__(
-        self, cases: FileCases, folder: str | Path, kind: str | None = None, made_by: str = "", marker: str = ""
+        self,
+        cases: FileCases,
+        folder: str | Path,
+        kind: str | None = None,
+        made_by: str = "",
+        marker: str = "",
+        verify: bool = False,
     ) -> None:
         self.cases = cases
         self.folder = Path(folder)
         self.records = Records(self.folder)
-        self._made_by = made_by
+        self._made_by, self.verify = made_by, verify
         self.format: Format = cases.members[0]
         self.kind: Kind = self.format.values_kind or (cases.kind if kind is None else check_kind(kind))
         if self.folder.resolve() in cases.folders():
@@ -103,8 +112,8 @@ class CaseWriter:
         Args:
             case_id: its name.
             log_probs: calibrated log-probabilities ``(classes, *space)``; of regions, log-odds.
-            decision: the winning class of each voxel of the input, if the calibrator promises to keep it; the file is
-                then read back, and its lowest-index argmax must be this. Of regions, their masks.
+            decision: the winning class of each voxel of the input, if the calibrator promises to keep it: the
+                lowest-index argmax of what is written. Of regions, their masks.
             confidence: the highest probability of each voxel, if a map of it is to be written too.
             spacing: the voxel size along each axis, for the map.
         """
@@ -128,14 +137,23 @@ class CaseWriter:
         values = self.encode(case_id, log_probs, decision)
         keeps_label = decision is not None and len(self.cases.members) == 1
         names = self.format.write(case_id, values, beside, None if keeps_label else self._shown(values))
-        again = np.asarray(self.format.open_copy(beside).read(case_id).values)
+        self._check_written(case_id, values, beside, names[-1])
+        return names
+
+    def _check_written(self, case_id: str, values: np.ndarray, beside: Path, name: str) -> None:
+        """Refuse a file whose header is another one or, where that is asked for, whose values decide otherwise."""
+        copy, fault = self.format.open_copy(beside), "This is a fault of the disk or of segcal: nothing was written."
+        shape = copy.header(case_id).shape
+        if shape != values.shape:
+            raise InputError(f"{name} read back has shape {shape}, but {values.shape} was written. {fault}")
+        if not self.verify:
+            return
+        again = np.asarray(copy.read(case_id).values)
         # The same bytes have the same winner, and are compared in a tenth of the time.
         if not _same_bytes(again, values) and not np.array_equal(self.winner_of(again), self.winner_of(values)):
             raise InputError(
-                f"{names[-1]} read back has another winning class in some voxels, but the decision is to be kept. "
-                "This is a fault of the disk or of segcal: nothing was written."
+                f"{name} read back has another winning class in some voxels, but the decision is to be kept. {fault}"
             )
-        return names
 
     def encode(
         self, case_id: str, log_probs: Tensor, decision: np.ndarray | None, part: Format | None = None
@@ -266,7 +284,7 @@ def write_scene(
             for part in parts:
                 values = _encoded(writer, case_id, scene, part, blank)
                 put(part.where, values)
-                digests.append((part.where, _digest(values)))
+                digests += [(part.where, _digest(values))] if writer.verify else []
                 if put_map is not None and part.confidence is not None:
                     valid = True if part.valid is None else part.valid.numpy()
                     put_map(part.where, np.where(valid, part.confidence, np.float32(apart or 0))[None])

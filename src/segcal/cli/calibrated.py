@@ -31,13 +31,14 @@ def _apply(call: Call) -> int:
 APPLY = Command(
     _apply,
     "segcal apply CAL PREDICTIONS... -o OUT [options]",
-    "Calibrate every case into a new folder, in the format that came in. Every file is read back and\n"
-    "compared before it is put in place. Run again, the command goes on with what is missing or changed.",
+    "Calibrate every case into a new folder, in the format that came in. Run again, the command goes\n"
+    "on with what is missing or changed.",
     "example:\n  segcal apply calibrator/ predictions/ -o calibrated/ --kind logits --confidence-map",
     *shared.CALIBRATED,
     shared.target("OUT", "a new folder"),
     argument("--output-kind", "what to write; default: what came in", choices=["logits", "probs", "sigmoid"]),
     flag("--confidence-map", "also write one map per case for a viewer"),
+    flag("--verify", "read every file back and compare it before it is put in place"),
     shared.overwrite("clear what another calibrator or other cases made"),
     *shared.POOLED,
     groups=shared.ON_CASES | shared.IN_PARTS,

@@ -279,7 +279,7 @@ def check_output(target: Path, is_folder: bool, read: list[Path], among: list[Pa
         if inside and (inside[0].lower().endswith(ENDINGS) or (len(inside) == 1 and not is_folder)):
             raise InputError(
                 f"{target} is among the files of {folder}, which are read, but results would be mixed with them. Name "
-                "another place."
+                "another target."
             )
 
 

@@ -1,12 +1,14 @@
 """Output of commands: results on stdout, everything else on stderr, one JSON document if asked for one.
 
 Messages of the library are put in the words of the command line. Progress is a bar on a terminal. In a pipe or a log it
-is a line with the first step after :data:`PERIOD` seconds of silence, and at the end of a stage that had one. No thread
-writes it: a process that has one starts its workers more slowly.
+is a line after :data:`PERIOD` seconds of silence, and at the end of a stage that had one. A timer of the system calls
+for it, where there is one, and no thread: a process that has one starts its workers more slowly.
 """
 
 import re
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +34,7 @@ from segcal.names import clean, clean_lines
 if TYPE_CHECKING:  # a benchmark is much to import for a bar
     from segcal.benchmark.run import Step
 
-PERIOD = 10.0
+PERIOD, TICK = 9.5, 0.25
 # Options of another name than the argument of the library.
 RENAMED = {"pooling": "pool"}
 # Arguments of the library that are options as well, with "-" for "_".
@@ -175,7 +177,7 @@ def step_bar(title: str, quiet: bool = False) -> Iterator[Callable[["Step"], Non
 @contextmanager
 def fit_line(title: str, quiet: bool = False) -> Iterator[Callable[[str], None] | None]:
     """Give what takes short texts on how far a fit is; None on a terminal, where the fit shows them itself."""
-    with _lines(quiet) as say:
+    with _lines(title, quiet) as say:
         yield None if sys.stderr.isatty() and not quiet else lambda message: say(f"{title}: {message}")
 
 
@@ -183,7 +185,7 @@ def fit_line(title: str, quiet: bool = False) -> Iterator[Callable[[str], None] 
 def _bar(title: str, quiet: bool, clock: Any, total: int | None = None) -> Iterator[Callable[..., None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), clock)
     shown = Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet or not sys.stderr.isatty())
-    with shown, _lines(quiet) as say:
+    with shown, _lines(title, quiet) as say:
         task = shown.add_task(title, total=total)
 
         def show(what: str, done: int, of: int, unit: str = "") -> None:
@@ -194,22 +196,50 @@ def _bar(title: str, quiet: bool, clock: Any, total: int | None = None) -> Itera
 
 
 @contextmanager
-def _lines(quiet: bool) -> Iterator[Callable[[str], None]]:
+def under_way(command: str, quiet: bool = False) -> Iterator[None]:
+    """Say in a pipe that a command is at work, where nothing else says how far it is."""
+    with _lines(f"{command}: under way", quiet, ends=False):
+        yield
+
+
+@contextmanager
+def _lines(title: str, quiet: bool, ends: bool = True) -> Iterator[Callable[[str], None]]:
     """Give what takes texts and prints one from time to time, and the last, where there is no terminal."""
     start = last = time.monotonic()
-    text = ""
+    text = title
 
     def show() -> None:
         nonlocal last
         last = time.monotonic()
         print(f"{text}, {last - start:.0f} s", file=sys.stderr, flush=True)
 
-    def say(now: str) -> None:
-        nonlocal text
-        text = now
+    def remind(*_: object) -> None:
         if time.monotonic() - last >= PERIOD:
             show()
 
-    yield (lambda _: None) if quiet or sys.stderr.isatty() else say
-    if last > start:
+    def say(now: str) -> None:
+        nonlocal text
+        text = now
+        remind()
+
+    if quiet or sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with _reminded(remind):
+        yield say
+    if ends and last > start:
         show()
+
+
+@contextmanager
+def _reminded(remind: Callable[..., None]) -> Iterator[None]:
+    """Call a function every moment, whatever the main thread does meanwhile; only there, and where signals can."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, timer = signal.signal(signal.SIGALRM, remind), signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)

@@ -22,7 +22,7 @@ from segcal.cli.commands import (
     command_of,
     make_parser,
 )
-from segcal.cli.console import step_bar
+from segcal.cli.console import step_bar, under_way
 from segcal.errors import InputError
 from segcal.scale.merge import check_parts
 from segcal.scale.part import FACTS, FOLDER, LOGS, remove_parts
@@ -43,7 +43,8 @@ def dispatch(args: argparse.Namespace) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Run a command here."""
-    return command_of(args.command).run(Call(args))
+    with under_way(args.command, getattr(args, "quiet", False)):
+        return command_of(args.command).run(Call(args))
 
 
 def _check_engine(args: argparse.Namespace) -> None:

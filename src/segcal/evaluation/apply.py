@@ -1,7 +1,7 @@
 """Putting a fitted calibrator to work on a folder of predictions.
 
 Before anything is written: does the calibrator fit the input (class count, pooling, offset)? For every case: are the
-decisions kept that it promises to keep? What is written has been read back and compared.
+decisions kept that it promises to keep? What is written is read back and compared where that is asked for.
 
 The same call continues an interrupted run. A complete case that was made from the present inputs stays as it is.
 ``calibration.json`` in the output says what made it, so that two calibrators never share a folder.
@@ -84,6 +84,8 @@ def apply(
     workers: Workers = 1,
     progress: Callable[[str], None] | None = None,
     failed: Callable[[CaseError], None] | None = None,
+    *,
+    verify: bool = False,
 ) -> Applied:
     """Calibrate every case into a folder, in the format that came in; run again, go on with what is missing.
 
@@ -99,6 +101,7 @@ def apply(
         workers: how many processes calibrate cases, or an engine of :mod:`segcal.scale`.
         progress: called with the id of each case when it is done, or found complete.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+        verify: read every file back and compare it before it is put in place.
     """
     if not isinstance(cases, FileCases):
         raise InputError(
@@ -109,7 +112,7 @@ def apply(
     fitted.calibrator.to(check_device(device))
     written: dict[str, AppliedCase] = {}
     with claim(Path(folder)):
-        applier = Applier(fitted, cases, folder, output_kind, confidence_map, overwrite)
+        applier = Applier(fitted, cases, folder, output_kind, confidence_map, overwrite, verify)
         # A shard must give a result for all of its cases; it knows itself which of them are done.
         missing = cases if isinstance(workers, Engine) and workers.folder == Path(folder) else applier.missing()
         missing, stale = as_seen(missing, fitted.calibrator), applier.stale()
@@ -178,6 +181,7 @@ class Applier:
         kind: str | None = None,
         confidence_map: bool = False,
         overwrite: bool = False,
+        verify: bool = False,
     ) -> None:
         self._calibrator = fitted.calibrator
         self._cases = cases
@@ -185,7 +189,7 @@ class Applier:
         record = record_of(fitted, cases, kind)
         text = json.dumps(record, indent=1) + "\n"
         check_folder(Path(folder), cases, record, overwrite)
-        self._writer = CaseWriter(cases, folder, kind, text, MARKER)
+        self._writer = CaseWriter(cases, folder, kind, text, MARKER, verify)
 
     def missing(self) -> FileCases:
         """Return the cases that are not in the folder yet, or not made from what is there now, or damaged."""

@@ -27,6 +27,7 @@ from segcal.fitting.newton import BlockProblem, Curvature, minimise
 from segcal.fitting.request import Request
 from segcal.fitting.scores import certify
 from segcal.fitting.voxels import Voxels, VoxelSource
+from segcal.kernels.mixture_numba import mixture_terms
 
 STEP_VALUES = 1 << 19
 # Factors of the exact inverse temperature from which the search starts.
@@ -94,7 +95,8 @@ class MixtureProblem(BlockProblem):
         gradient, hessian = torch.zeros(4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
         for voxels in self._voxels:
             for logits, labels, weight, *_ in voxels.steps(STEP_VALUES, self._device):
-                own = _terms(logits.double(), labels.long(), weight.double(), theta[0])
+                terms = mixture_terms if logits.device.type == "cpu" else _terms
+                own = terms(logits.double(), labels.long(), weight.double(), theta[0])
                 value, gradient, hessian = value + own[0], gradient + own[1], hessian + own[2]
                 total += float(weight.double().sum())
         self._hessian = hessian / total

@@ -18,13 +18,15 @@ from segcal.errors import InputError
 from segcal.fitting.voxels import (
     HeldVoxels,
     Voxels,
-    draw,
+    draw_hard,
+    hardness,
     neighbourhood_of,
     refuse_nothing,
     release,
     require_labels,
     valid,
 )
+from segcal.numerics import compute_dtype
 
 
 class SampledVoxels(HeldVoxels):
@@ -82,9 +84,18 @@ def _drawn(
 
 def _draw_from(per_case: int, seed: int, contexts: Collection[str], case: Case) -> tuple[int, Voxels]:
     logits, labels = case.logits.reshape(case.logits.shape[0], -1), require_labels(case).reshape(-1)
-    voxels = valid(Voxels(logits, labels, labels, *neighbourhood_of(case, contexts)))
+    voxels = Voxels(logits, labels, labels, *neighbourhood_of(case, contexts))
+    counted = (labels >= 0).nonzero()[:, 0] if labels.numel() and int(labels.amin()) < 0 else None
+    available = labels.numel() if counted is None else counted.numel()
+    if available <= per_case:
+        return available, valid(voxels)
+    # Those that do not count are left out of the chances, so that of all others nothing is copied.
+    hard = hardness(logits.to(compute_dtype(logits.dtype)))
+    hard = (hard if counted is None else hard[counted]).double()
     rng = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
-    return voxels.labels.numel(), draw(voxels, per_case, rng)
+    index, probability = draw_hard(hard, per_case, float(available), float(hard.sum()), rng)
+    drawn = valid(voxels.take(index if counted is None else counted[index]))
+    return available, drawn._replace(weight=(1 / probability).to(drawn.weight.dtype))
 
 
 def _draw_from_each(
