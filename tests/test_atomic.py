@@ -1,7 +1,9 @@
 import errno
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -187,3 +189,32 @@ def test_an_interruption_stays_one_though_a_library_trips_over_it(tmp_path):
 
     with pytest.raises(KeyboardInterrupt), atomic.naming(tmp_path / "a"):
         interrupted()
+
+
+def test_an_interruption_while_clearing_away_leaves_nothing(tmp_path, monkeypatch):
+    remove, calls = shutil.rmtree, []
+
+    def interrupted(path, **how):
+        calls.append(path)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        remove(path, **how)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt), temporary(tmp_path):
+        pass
+    assert (len(calls), list(tmp_path.iterdir())) == (2, [])
+
+
+def test_an_interruption_at_the_first_moment_leaves_nothing(tmp_path, monkeypatch):
+    make = Path.mkdir
+
+    def interrupted(path, *args, **how):
+        make(path, *args, **how)
+        if path.parent == tmp_path:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt), temporary(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -66,6 +66,20 @@ def test_the_wheel_has_the_command_and_the_version(wheel):
     assert not [line for line in needed if line.startswith("edt")], "LGPL: the extra `fast`"
 
 
+def test_links_of_the_long_description_lead_to_pages_of_the_site(wheel):
+    """PyPI shows the README without the repository beside it."""
+    metadata = Parser().parsestr(wheel.read(f"segcal-{__version__}.dist-info/METADATA").decode())
+    links = re.findall(r"\]\(([^)]*)\)", metadata.get_payload())
+    site = f"{PROJECT['urls']['Documentation']}/en/latest/"
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    for page in (link.removeprefix(site) for link in links if link.startswith(site)):
+        source, made = ROOT / "docs" / page.partition("#")[0], (".md", ".ipynb")
+        readme = source.with_name("README.md") if source.name == "index.html" else source
+        assert any(each.is_file() for each in (source, readme, *map(source.with_suffix, made))), page
+    assert "docs/images/confidence.png" in (ROOT / "README.md").read_text("utf-8")  # relative links stay there
+
+
 def test_the_wheel_runs_from_a_folder_of_its_own(wheel, tmp_path):
     """With the libraries of the tests and nothing of the repository."""
     wheel.extractall(tmp_path / "installed")

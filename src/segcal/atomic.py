@@ -85,7 +85,11 @@ def temporary(folder: Path) -> Iterator[Path]:
         with marker:
             yield beside
     finally:
-        _remove(beside)
+        try:
+            _remove(beside)
+        except KeyboardInterrupt:  # in the middle of it: it is removed all the same
+            _remove(beside)
+            raise
 
 
 def _signed(folder: Path) -> tuple[Path, FileIO]:
@@ -93,8 +97,8 @@ def _signed(folder: Path) -> tuple[Path, FileIO]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         beside = folder / _named(secrets.token_hex(5))
-        beside.mkdir()
         try:
+            beside.mkdir()
             marker = FileIO(beside / MARKER, "x")
             if hold(marker.fileno()) is not False and (beside / MARKER).exists():
                 marker.write(SIGNATURE)
@@ -102,6 +106,8 @@ def _signed(folder: Path) -> tuple[Path, FileIO]:
             marker.close()
         except FileNotFoundError:
             continue
+        except FileExistsError:  # somebody else's
+            raise
         except BaseException:
             _remove(beside)
             raise

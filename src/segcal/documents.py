@@ -132,8 +132,9 @@ def write_csv(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterab
 
 def read_struct(path: Path, kind: type[Known], repair: str) -> Known:
     """Read a JSON file of ours; `repair` says what to do where it is not as segcal wrote it."""
+    text = read_text(path)
     try:
-        return msgspec.convert(parse_json(read_text(path)), kind)
+        return msgspec.convert(parse_json(text), kind)
     except ValueError as error:
         raise ArtifactError(f"{path} is not readable ({error}), but it must be as segcal wrote it. {repair}") from None
 

@@ -63,11 +63,13 @@ def file_names(names: Sequence[str], *taken: str) -> list[str]:
 
 
 def csv_cell(value: object) -> object:
-    """Return the cell of a CSV file: a text is clean and no formula, anything else stays.
+    """Return the cell of a CSV file: a text is clean and no formula, numbers have spaces between, anything else stays.
 
-    >>> csv_cell("=1+1"), csv_cell(-0.5), csv_cell("case 1")
-    ("'=1+1", -0.5, 'case 1')
+    >>> csv_cell("=1+1"), csv_cell(-0.5), csv_cell([1.5, 2])
+    ("'=1+1", -0.5, '1.5 2')
     """
+    if isinstance(value, list):
+        return " ".join(f"{each:.6g}" for each in value)
     if not isinstance(value, str):
         return value
     return f"'{clean(value)}" if value.startswith(_FORMULA) else clean(value)

@@ -83,5 +83,5 @@ def test_what_does_not_belong_together_is_one_sentence(save, maps, tmp_path):
         cases.read("b1")
     with pytest.raises(InputError, match="predictions is an empty list, but a folder of label maps is needed"):
         MaskCases([])
-    with pytest.raises(InputError, match="is not a folder, but one with a label map a case is needed"):
+    with pytest.raises(InputError, match=r"predictions .* is not a folder, but one with a label map a case is needed"):
         MaskCases(tmp_path / "nothing")

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,27 @@ def test_objects_are_rows_a_worklist_and_maps_in_the_geometry_of_the_input(name,
             assert (one["world"] is None) == (name == "npy")
             if one["world"] is not None:
                 assert one["world"] == pytest.approx(numbers.affine[:3, :3] @ spots.mean(0) + numbers.affine[:3, 3])
+
+
+@pytest.mark.parametrize("call", ["objects --maps nifti", "trust --masks"])
+def test_a_folder_that_is_not_empty_is_refused_before_any_case_is_read(call, learned, run, tmp_path):
+    given, *_ = learned("--objects")
+    command, option, *value = call.split()
+    maps = tmp_path / "out" / ((value and "maps") or "masks")
+    maps.mkdir(parents=True)
+    (maps / "mine").write_text("mine")
+    done = run(command, *given, "-o", tmp_path / "out", option, *value)
+    assert (done.code, [path.name for path in (tmp_path / "out").iterdir()]) == (2, [maps.name])
+    assert f"{maps} holds mine, but results would be mixed with it." in done.err
+
+
+@pytest.mark.parametrize(("module", "options"), [("nibabel", "nifti"), ("highdicom", "dicom-seg --series .")])
+def test_a_missing_library_is_named_before_objects_are_looked_for(module, options, learned, run, tmp_path, monkeypatch):
+    given, *_ = learned("--objects")
+    monkeypatch.setitem(sys.modules, module, None)
+    done = run("objects", *given, "-o", tmp_path / "out", "--maps", *options.split())
+    assert (done.code, done.err.count("error:"), done.err.count("is not installed")) == (2, 1, 1)
+    assert not list(tmp_path.glob("out/*"))
 
 
 def test_objects_follow_the_rule_of_the_fit_and_parts_are_put_together(learned, run, tmp_path):

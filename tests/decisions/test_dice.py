@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from segcal.decisions.base import Ranked
-from segcal.decisions.dice import EXACT, BestDice, dice_bound, exact_curve
+from segcal.decisions.dice import EXACT, best_dice, dice_bound, exact_curve
 
 PROBS = st.lists(st.floats(0, 1).map(lambda p: round(p, 3)), min_size=1, max_size=6)
 
@@ -58,7 +58,7 @@ def test_the_quotient_is_as_near_as_the_bound_says_for_any_mask(probs, chosen):
 @settings(max_examples=30)
 @given(PROBS)
 def test_no_mask_of_all_there_are_has_a_higher_expected_dice(probs):
-    threshold = BestDice().of_case(ranked(probs))
+    threshold = best_dice(ranked(probs))
     own = brute(probs, (np.array(probs) >= threshold).astype(int))
     best = max(brute(probs, np.array(mask)) for mask in itertools.product((0, 1), repeat=len(probs)))
     assert own == pytest.approx(best, abs=1e-9) or len(set(probs)) < len(probs)  # equal ones stay together
@@ -80,7 +80,7 @@ def test_large_images_have_the_threshold_of_half_the_best_quotient():
     """For many voxels the best mask is {p >= D / 2}, D the best quotient (Lipton et al., 2014)."""
     rng = np.random.default_rng(0)
     p = -np.sort(-rng.beta(0.3, 0.9, size=20_000))
-    threshold = BestDice().of_case(ranked(p))
+    threshold = best_dice(ranked(p))
     quotients = 2 * np.cumsum(p) / (np.arange(1, len(p) + 1) + p.sum())
     assert len(p) > EXACT
     assert threshold == pytest.approx(quotients.max() / 2, abs=1e-3)
@@ -89,19 +89,19 @@ def test_large_images_have_the_threshold_of_half_the_best_quotient():
 def test_a_few_voxels_in_a_large_image_are_ranked_exactly():
     """The quotient takes one voxel too many here: the exact sum over all truths tells."""
     probs, rest = [0.9, 0.6, 0.36], np.full(5000, 1e-5)
-    threshold = BestDice().of_case(ranked(probs, rest))
+    threshold = best_dice(ranked(probs, rest))
     masks = [np.arange(3) < k for k in range(4)]
     assert threshold == sorted(probs, reverse=True)[int(np.argmax([brute(probs, m) for m in masks])) - 1]
 
 
 def test_where_nothing_is_probable_the_mask_is_empty():
-    assert BestDice().of_case(ranked([])) == math.inf
-    assert BestDice().of_case(ranked([0.01, 0.02])) == math.inf
-    assert BestDice().of_case(ranked(np.full(2 * EXACT, 1e-5))) == math.inf
-    assert BestDice().of_case(ranked([1.0, 0.0])) == 1.0
+    assert best_dice(ranked([])) == math.inf
+    assert best_dice(ranked([0.01, 0.02])) == math.inf
+    assert best_dice(ranked(np.full(2 * EXACT, 1e-5))) == math.inf
+    assert best_dice(ranked([1.0, 0.0])) == 1.0
 
 
 def test_a_structure_that_the_preserved_mask_does_not_have_stays_away():
     likely = ranked(np.full(3000, 0.4))
-    assert BestDice().of_case(likely) == 0.4
-    assert BestDice().of_case(likely._replace(present=False)) == math.inf
+    assert best_dice(likely) == 0.4
+    assert best_dice(likely._replace(present=False)) == math.inf

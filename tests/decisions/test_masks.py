@@ -1,5 +1,6 @@
 """Masks and rows against plain numpy, for classes and regions, in slabs, in two and three dimensions."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import hypothesis.strategies as st
@@ -85,11 +86,8 @@ def test_a_voxel_of_two_masks_goes_where_it_exceeds_its_threshold_most(fitted):
     case = Case("a", torch.from_numpy(np.log(probs)))
     plain = segcal.Fitted(segcal.make_calibrator("identity", 3), fitted.certificate, fitted.config)
 
-    class Fixed(type(make_rule("volume"))):
-        def of_case(self, ranked):
-            return 0.5 if ranked.probs[0] > 0.9 else 0.1
-
-    found, rows = Decider(plain, Fixed())(case)
+    fixed = replace(make_rule("volume"), of_case=lambda ranked: 0.5 if ranked.probs[0] > 0.9 else 0.1)
+    found, rows = Decider(plain, fixed)(case)
     assert found.tolist() == [1, 2, 2]
     assert [row["overlap_voxels"] for row in rows] == [1, 0]
 
@@ -120,10 +118,9 @@ def test_many_classes_have_room_in_a_label_map(fitted):
 
 
 @pytest.mark.parametrize("threshold", [0.2, 0.9])
-def test_without_background_every_predicted_voxel_has_a_structure(threshold, fitted, make_cases, monkeypatch):
+def test_without_background_every_predicted_voxel_has_a_structure(threshold, fitted, make_cases):
     """With one threshold for all, the largest multiple of it is the largest probability."""
-    rule = make_rule("volume")
-    monkeypatch.setattr(type(rule), "of_case", lambda self, ranked: threshold)
+    rule = replace(make_rule("volume"), of_case=lambda ranked: threshold)
     case = make_cases(1, seed=7, space=(12, 5, 4)).checked("case00")
     masked = Case(case.id, case.logits, mask=torch.arange(12)[:, None, None].expand(12, 5, 4) < 9)
     found, rows = Decider(fitted, rule, background=False)(masked)

@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -80,3 +82,22 @@ def test_what_cannot_be_written_is_one_sentence(given, tmp_path):
         segcal.view(fitted, cases, tmp_path / "in")
     with pytest.raises(InputError, match=r"levels is \[0.5, 0.2\], but ascending numbers between 0 and 1"):
         segcal.view(fitted, cases, out, to="contours", levels=(0.5, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("to", "module", "extra"), [("nifti", "nibabel", "nifti"), ("dicom-seg", "highdicom", "dicom")]
+)
+def test_a_missing_library_is_named_once_and_before_any_case(to, module, extra, given, tmp_path, monkeypatch):
+    fitted, cases, _, out = given
+    monkeypatch.setitem(sys.modules, module, None)
+    series = tmp_path if to == "dicom-seg" else None
+    with pytest.raises(InputError, match=rf"{module} is not installed, .* pip install 'segcal\[{extra}\]'"):
+        segcal.view(fitted, cases, out, to=to, series=series, failed=pytest.fail)
+    assert not out.exists()
+
+
+def test_polygons_of_what_is_no_map_are_refused_before_any_case(given):
+    fitted, cases, _, out = given
+    with pytest.raises(InputError, match="the cases are nifti files, but polygons lie on a map"):
+        segcal.view(fitted, cases, out, to="geojson", failed=pytest.fail)
+    assert not out.exists()

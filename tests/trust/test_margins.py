@@ -236,6 +236,14 @@ def test_shares_that_cannot_be_and_missing_labels_are_refused(folders):
         segcal.fit_margins(segcal.MaskCases(folders / "p"))
 
 
+def test_masks_without_any_structure_promise_nothing(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for number in range(9):
+        np.save(tmp_path / "empty" / f"{number}.npy", np.zeros((3, 5), np.uint8))
+    with pytest.raises(InputError, match="masks has 9 cases without any structure, but margins need one"):
+        segcal.fit_margins(segcal.MaskCases(tmp_path / "empty", tmp_path / "empty"))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -249,6 +257,9 @@ def test_shares_that_cannot_be_and_missing_labels_are_refused(folders):
 def test_files_read_back_and_damaged_ones_are_one_sentence(tmp_path, change, message):
     path = made().save(tmp_path / "m.json")
     assert segcal.Margins.load(path) == made()
+    with pytest.raises(InputError) as missing:
+        segcal.Margins.load(tmp_path / "none.json")
+    assert str(missing.value).count("is missing, but it is needed") == str(missing.value).count("but") == 1
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ArtifactError, match=message):
         segcal.Margins.load(path)

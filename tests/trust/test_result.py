@@ -10,9 +10,8 @@ from hypothesis import strategies as some
 
 import segcal
 from segcal.report.evaluated import section_of
-from segcal.trust import objects, result
-from segcal.trust.objects import ObjectCaseRow, ObjectRow, Objects, write_objects
-from segcal.trust.result import BiomarkerRow, BoundRow, CaseVerdict, Trust, TrustRow, case_rows, write_trust
+from segcal.trust.objects import ObjectCaseRow, ObjectRow, Objects
+from segcal.trust.result import WORKLIST_SIGNATURE, BiomarkerRow, BoundRow, CaseVerdict, Trust, TrustRow, case_rows
 
 ROWS = some.tuples(some.booleans(), some.none() | some.floats(0, 1), some.floats(0, 1))
 
@@ -36,9 +35,12 @@ def trusted():
 
 
 def test_files_hold_every_row_and_are_known_again(trusted, tmp_path):
-    signatures = (result.JSON_SIGNATURE, result.CSV_SIGNATURE, result.WORKLIST_SIGNATURE)
-    for path, signature in zip(write_trust(trusted, tmp_path), signatures, strict=True):
-        assert signature.match(path.read_bytes())
+    trusted.write(tmp_path)
+    trusted.to_worklist(tmp_path / "worklist.csv")
+    for name, signature in (Trust.signatures() | {"worklist.csv": WORKLIST_SIGNATURE}).items():
+        assert signature.match((tmp_path / name).read_bytes())
+    assert not Objects.signatures()["objects.csv"].match((tmp_path / "trust.csv").read_bytes())
+    assert not Objects.signatures()["objects.json"].match((tmp_path / "trust.json").read_bytes())
     rows = read_csv(tmp_path / "trust.csv")
     assert [each["case"] for each in rows] == ["calm", "'=worse", "empty"]
     assert rows[2]["dice_low"] == ""
@@ -151,11 +153,11 @@ def test_what_is_least_sure_stands_first_and_large_ones_before_small_ones(found)
 
 
 def test_files_of_objects_hold_every_row(found, tmp_path):
-    write_objects(found, tmp_path)
+    found.write(tmp_path)
     read = read_csv(tmp_path / "objects.csv")
     assert (read[0]["case"], read[0]["box"], read[0]["size_high"]) == ("'=a", "0 1 3 5", "")
-    assert objects.CSV_SIGNATURE.match((tmp_path / "objects.csv").read_bytes())
-    assert objects.JSON_SIGNATURE.match((tmp_path / "objects.json").read_bytes())
+    for name, signature in Objects.signatures().items():
+        assert signature.match((tmp_path / name).read_bytes())
     plain = json.loads((tmp_path / "objects.json").read_text("utf-8"))
     assert plain["rows"][2]["p_real"] is None
     assert plain["cases"][1]["missed"] == 1

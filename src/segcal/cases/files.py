@@ -41,14 +41,15 @@ class LabelFolder:
     """The label maps of one folder; `axes` is None if not declared, `key` the array of an npz file."""
 
     def __init__(
-        self, folder: Path, remote: Remote | None = None, axes: Axes | None = None, key: str | None = None
-    ) -> None:
-        check_folder(folder, "labels", "a label map")
+        self, folder: Path, remote: Remote | None = None, axes: Axes | None = None, key: str | None = None,
+        role: str = "labels",
+    ) -> None:  # fmt: skip
+        check_folder(folder, role, "a label map")
         self.folder, self.remote, self.axes, self.key = folder, remote, axes, key
         self.files = find_files(folder, LABELS)
         if not self.files:
             raise InputError(
-                f"labels {folder} has no label maps, but files ending in {', '.join(LABELS)} are needed. "
+                f"{role} {folder} has no label maps, but files ending in {', '.join(LABELS)} are needed. "
                 "Lossy formats such as JPEG cannot hold labels."
             )
 

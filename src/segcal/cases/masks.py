@@ -55,7 +55,7 @@ class MaskCases:
         folders = [predictions] if isinstance(predictions, str | os.PathLike) else list(predictions)
         if not folders:
             raise InputError("predictions is an empty list, but a folder of label maps is needed. Name one.")
-        self.runs = [LabelFolder(Path(folder), axes="xyz") for folder in folders]
+        self.runs = [LabelFolder(Path(folder), axes="xyz", role="predictions") for folder in folders]
         self.files, self.ids = self.runs[0].files, tuple(self.runs[0].files)
         stored = all(path.name.lower().endswith(EXTENSIONS) for path in self.files.values())
         self.labels = None if labels is None else LabelFolder(Path(labels), axes="xyz" if stored else label_axes)

@@ -74,6 +74,13 @@ class Records:
             return None
         return record if set(self._intact(record)) == set(record.files) else None
 
+    def write(self, case_id: str, made_from: str, make: Callable[[Path], Iterable[Path]]) -> tuple[Path, ...]:
+        """Put the files in place that `make` writes into an empty folder and returns: they are the result of a case."""
+        with naming_case(case_id), naming(self.folder / case_id), temporary(self.folder) as beside:
+            names = [path.relative_to(beside).as_posix() for path in make(beside)]
+            self.require_own(case_id, names)
+            return self.place(case_id, made_from, beside, names)
+
     def place(self, case_id: str, made_from: str, beside: Path, names: Sequence[str]) -> tuple[Path, ...]:
         """Put the files of a case in place, after their record; files of an earlier result that are not among them go.
 
@@ -95,13 +102,6 @@ class Records:
                 put(beside / name, self.folder / name)
         self._delete(gone)
         return tuple(self.folder / name for name in names)
-
-    def write(self, case_id: str, made_from: str, make: Callable[[Path], Iterable[Path]]) -> tuple[Path, ...]:
-        """Have the files of a case made in a folder beside, the one that completes it last, and put them in place."""
-        with naming_case(case_id), naming(self.folder / case_id), temporary(self.folder) as beside:
-            names = [path.relative_to(beside).as_posix() for path in make(beside)]
-            self.require_own(case_id, names)
-            return self.place(case_id, made_from, beside, names)
 
     def others(self, ids: Iterable[str]) -> list[str]:
         """Return the cases that have results here but are not among these."""

@@ -22,13 +22,7 @@ def _decide(call: Call) -> int:
         found = call.do(segcal.decide, call.fitted, call.own, **options)
     if call.part is not None:
         return call.end_of_part()
-    rows = []
-    for name in dict.fromkeys(row["structure"] for row in found.rows):
-        own = [row for row in found.rows if row["structure"] == name]
-        dice = [f"{sum(row[key] for row in own) / len(own):.4f}" for key in ("preserved_dice", "expected_dice")]
-        changed, kept = (sum(row[key] for row in own) for key in ("changed_voxels", "preserved_voxels"))
-        rows.append([name, *dice, f"{100 * changed / max(kept, 1):.1f} %"])
-    call.say(table(("structure", "expected Dice: preserved", found.rule, "voxels changed"), rows), found.promise)
+    call.say(*found.parts())
     call.output.written(found.written, call.args.output, found.already_there, found.stale)
     return call.end(found.to_plain() | {"output": str(call.args.output)})
 

@@ -11,25 +11,21 @@ from segcal.cli import arguments as shared
 from segcal.cli.call import Call
 from segcal.cli.commands import Command, Role, argument, flag
 from segcal.cli.console import plural
-from segcal.errors import InputError
+from segcal.errors import InputError, load_extra
 from segcal.integrations.attach import need
 from segcal.integrations.dicom import read_segments
 from segcal.integrations.dicom_sr import write_reports
-from segcal.integrations.viewers import ObjectMaps
+from segcal.integrations.viewers import LIBRARIES, ObjectMaps
 from segcal.names import class_titles
 from segcal.report.evaluated import write_trust_page
 from segcal.report.page import TRUST_PAGE, WORKLIST, write_worklist
 from segcal.target import check_file, claim
-from segcal.trust import objects, result
-from segcal.trust.guarantees import MaskWriter, masks_folder
+from segcal.trust.guarantees import MaskWriter, masks_folder, require_empty
+from segcal.trust.objects import Objects
+from segcal.trust.result import WORKLIST_SIGNATURE, Trust
 
-TRUST_FILES = {
-    "trust.json": result.JSON_SIGNATURE, "trust.csv": result.CSV_SIGNATURE,
-    "worklist.csv": result.WORKLIST_SIGNATURE, "report.html": TRUST_PAGE,
-}  # fmt: skip
-OBJECT_FILES = {
-    "objects.json": objects.JSON_SIGNATURE, "objects.csv": objects.CSV_SIGNATURE, "worklist.html": WORKLIST,
-}  # fmt: skip
+TRUST_FILES = Trust.signatures() | {"worklist.csv": WORKLIST_SIGNATURE, "report.html": TRUST_PAGE}
+OBJECT_FILES = Objects.signatures() | {"worklist.html": WORKLIST}
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -54,7 +50,11 @@ def _taus(given: Sequence[str], titles: Sequence[str]) -> float | dict[str, floa
     return found if any("=" in text for text in given) else float(given[-1])
 
 
-def _check_files(call: Call, files: Mapping[str, re.Pattern[bytes]]) -> None:
+def _check_files(call: Call, files: Mapping[str, re.Pattern[bytes]], **folders: object) -> None:
+    """Refuse, before any case is read, files of others, and folders with anything in them that are asked for."""
+    for name, asked in folders.items():
+        if asked and not call.args.overwrite and call.part is None:
+            require_empty(call.args.output / name)
     for name, signature in files.items():
         check_file(call.args.output / name, signature, (), call.args.overwrite)
 
@@ -81,12 +81,14 @@ def _trust(call: Call) -> int:
     expressions = args.biomarker if args.part_id is None else []  # a shard has not all cases of a subject
     given = {"tau": _taus(args.tau or ["0.7"], titles), "biomarkers": dict(_named(text) for text in expressions)}
     with claim(args.output), call.engine(cases):
-        _check_files(call, TRUST_FILES)
+        _check_files(call, TRUST_FILES, masks=args.masks, sr=args.series)
         with call.bar("judging"):
             found = call.do(segcal.trust, fitted, call.own, background=not args.all_classes, **given)
         if call.part is None:
             images = {} if cases.image_folder is None else cases.image_folder.files
-            result.write_trust(found, args.output, {case: str(some[0].absolute()) for case, some in images.items()})
+            paths = {case: str(some[0].absolute()) for case, some in images.items()}
+            found.write(args.output)
+            found.to_worklist(args.output / "worklist.csv", paths)
             write_trust_page(args.output / "report.html", found, fitted, cases)
         if args.masks:
             structures = range(0 if args.all_classes else 1, fitted.calibrator.num_classes)
@@ -136,14 +138,16 @@ def _objects(call: Call) -> int:
     if (args.maps == "dicom-seg") != (args.series is not None):
         raise InputError("--series goes with --maps dicom-seg, but one stands alone. Give both, or neither.")
     fitted, cases = call.fitted, call.cases
+    if args.maps is not None:
+        load_extra(*LIBRARIES.get(args.maps, ("nibabel", "nifti")))
     if args.series is not None:
         cases.require_classes("DICOM SEG of objects")
     with claim(args.output), call.engine(cases):
-        _check_files(call, OBJECT_FILES)
+        _check_files(call, OBJECT_FILES, maps=args.maps)
         with call.bar("finding objects"):
             found = call.do(segcal.objects, fitted, call.own)
         if call.part is None:
-            objects.write_objects(found, args.output)
+            found.write(args.output)
             write_worklist(args.output / "worklist.html", found)
         if args.maps is not None:
             _write_each(call, "maps", lambda folder: ObjectMaps(fitted, cases, found.rows, folder, args.series))

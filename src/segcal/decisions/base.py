@@ -27,7 +27,9 @@ nearest to :math:`\mu` is taken, of two the smaller. Such volumes are unbiased w
 """
 
 import math
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,35 +76,25 @@ class Limit(NamedTuple):
     note: str = ""
 
 
+@dataclass(frozen=True)
 class Rule:
-    """A rule; as it is, it keeps the preserved mask.
+    """A rule, and `about` it in words; as it is, it keeps the preserved mask.
 
-    A rule that `ranks` looks at the probabilities of a whole case first. One with a `promise`, in words, is learned on
-    labelled cases: it has a `value`, what is asked of it. Its thresholds are known before any case is read; and its
-    masks may overlap, because it promises something of each structure by itself. It bounds the curve `losses` of
-    :class:`segcal.fitting.reference.LossCurves`, which is `falling` where the lowest threshold is looked for.
+    `of_case` looks at the probabilities of one structure of a whole case and returns its threshold (infinite: an empty
+    mask). A rule with a `promise`, in words, is learned on labelled cases: it has a `value`, what is asked of it. Its
+    thresholds are known before any case is read, and its masks may overlap, because it promises something of each
+    structure by itself. It bounds the curve `losses` of :class:`segcal.fitting.reference.LossCurves`.
     """
 
-    name: ClassVar[str]
-    about: ClassVar[str]
-    ranks: ClassVar[bool] = False
-    promise: ClassVar[str] = ""
-    losses: ClassVar[str] = ""
-    falling: ClassVar[bool] = False
-
-    def __init__(self, value: float | None = None) -> None:
-        if (value is not None) != bool(self.promise) or not (value is None or 0 < value < 1):
-            needed = f"a number between 0 and 1, as in {self.name}=0.9," if self.promise else f"{self.name!r} alone"
-            given = self.name if value is None else f"{self.name}={value:g}"
-            raise InputError(f"rule is {given!r}, but {needed} is needed. Correct the rule.")
-        self.value = value
+    name: str
+    about: str
+    of_case: Callable[[Ranked], float] | None = None
+    promise: str = ""
+    losses: Literal["missed", "wrong"] = "missed"
+    value: float | None = None
 
     def __str__(self) -> str:
         return self.name if self.value is None else f"{self.name}={self.value:g}"
-
-    def of_case(self, ranked: Ranked) -> float | None:
-        """Return the threshold of one structure of a case; None is the preserved mask, infinity an empty one."""
-        return None
 
     def limits(self, reference: Reference) -> list[Limit]:
         """Return what labelled cases support for each class; refuse what they support for none."""
@@ -111,8 +103,10 @@ class Rule:
         check_share(1 - self.value, draws)
         found = []
         for curves in reference.curves:
-            # Every group has a mask that may be wrong, and only those with the structure have one that may miss it.
-            count, order = (draws, slice(None)) if self.falling else (curves.present, slice(None, None, -1))
+            # Every group has a mask that may be wrong, and only those with the structure have one that may miss it. The
+            # lowest threshold at which little is wrong is looked for, and the highest at which little is missed.
+            wrong = self.losses == "wrong"
+            count, order = (draws, slice(None)) if wrong else (curves.present, slice(None, None, -1))
             losses = read_numbers(getattr(curves, self.losses), len(THRESHOLDS)) if curves.present else np.ones(1)
             place = first_controlled(losses[order], count, 1 - self.value)
             why = "no threshold reaches it on labelled cases"
@@ -125,39 +119,6 @@ class Rule:
         return found
 
 
-class Argmax(Rule):
-    """Of classes, the one with the highest score; of a region, whether its logit is above 0. Nothing changes."""
-
-    name = "argmax"
-    about = "the preserved mask (the default everywhere)"
-
-
-class Recall(Rule):
-    """The smallest threshold mask whose false-negative share is bounded."""
-
-    name = "recall"
-    about = "the smallest mask that misses at most 1 - R of its structure, on average over cases"
-    promise = "a mask holds at least {:g} % of its structure, where that is there"
-    losses = "missed"
-
-
-class Precision(Rule):
-    """The largest threshold mask whose false-discovery share is bounded."""
-
-    name = "precision"
-    about = "the largest mask of which at most 1 - P is wrong, on average over cases"
-    promise = "at least {:g} % of a mask is its structure; an empty mask counts as right"
-    losses = "wrong"
-    falling = True
-
-
-class Volume(Rule):
-    """The threshold at which the size of the mask is the sum of the probabilities."""
-
-    name = "volume"
-    about = "the mask as large as its structure is expected to be"
-    ranks = True
-
-    def of_case(self, ranked: Ranked) -> float:
-        """Return the threshold of the mask whose size is nearest to the expected one."""
-        return ranked.threshold(int(ranked.sizes[np.argmin(np.abs(ranked.sizes - ranked.total))]))
+def as_large_as_expected(ranked: Ranked) -> float:
+    """Return the threshold of the mask whose size is nearest to the sum of the probabilities."""
+    return ranked.threshold(int(ranked.sizes[np.argmin(np.abs(ranked.sizes - ranked.total))]))

@@ -26,8 +26,8 @@ from segcal.cases.parallel import Engine, Failures, Workers, map_cases
 from segcal.cases.records import MARKER, Records
 from segcal.cases.write import write_map
 from segcal.decisions import make_rule
-from segcal.decisions.masks import SIGNATURES, DecidedCase, Decider, Decisions
-from segcal.documents import json_text, read_json
+from segcal.decisions.masks import DecidedCase, Decider, Decisions
+from segcal.documents import read_json, write_json
 from segcal.errors import InputError
 from segcal.evaluation.apply import check_folder, record_of
 from segcal.evaluation.evaluate import check_match
@@ -152,7 +152,7 @@ class MaskFiles:
         own = {"made_by": "decide", "rule": str(decider.rule), "structures": decider.titles}
         record = record_of(fitted, cases) | own | {"thresholds": [limit.threshold for limit in decider.limits]}
         check_folder(folder, cases, record, overwrite)
-        for name, signature in SIGNATURES.items():
+        for name, signature in Decisions.signatures().items():
             check_file(folder / name, signature)
         self._made_by = json.dumps(record, indent=1) + "\n"
         write_text(folder / MARKER, self._made_by)
@@ -164,19 +164,17 @@ class MaskFiles:
 
     def __call__(self, case: Case) -> DecidedCase:
         """Decide on one case, write it, and return its rows."""
-        made_from, (masks, rows) = self._made_from(case.id), self._decide(case)
+        masks, rows = self._decide(case)
         assert masks is not None
         several = dict(zip(self._names, masks, strict=True)) if self._decide.overlapping else {"": masks}
 
         def make(beside: Path) -> Iterator[Path]:
-            path = beside / ROWS / f"{case.id}.json"
-            path.parent.mkdir()
-            path.write_text(json_text({"rows": rows}, indent=1) + "\n", encoding="utf-8")
-            yield path
+            (beside / ROWS).mkdir()
+            yield write_json(beside / ROWS / f"{case.id}.json", {"rows": rows})
             for name, mask in several.items():
                 yield write_map(self._cases, case.id, mask, beside / name, case.spacing)
 
-        self.records.write(case.id, made_from, make)
+        self.records.write(case.id, self._made_from(case.id), make)
         return DecidedCase(None, rows)
 
     def _made_from(self, case_id: str) -> str:

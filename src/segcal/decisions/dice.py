@@ -36,30 +36,23 @@ import math
 
 import numpy as np
 
-from segcal.decisions.base import Floats, Ranked, Rule
+from segcal.decisions.base import Floats, Ranked
 
 # So many voxels are taken exactly, if the mask has at most half of them.
 EXACT = 1024
 
 
-class BestDice(Rule):
-    """The threshold of the mask with the highest expected Dice, case by case."""
-
-    name = "dice"
-    about = "the mask with the highest expected Dice"
-    ranks = True
-
-    def of_case(self, ranked: Ranked) -> float:
-        """Return the threshold."""
-        if not ranked.present:
-            return math.inf
-        none, sums = math.exp(ranked.log_none), np.cumsum(ranked.probs)
-        curve = np.append(none, 2 * sums / (np.arange(1, len(sums) + 1) + ranked.total))
-        if len(sums) <= EXACT or 2 * np.argmax(curve) <= EXACT:
-            top = ranked.probs[:EXACT]
-            exact = exact_curve(top, max(ranked.total - float(top.sum()), 0.0))
-            curve = np.concatenate([[none], exact[1:], np.zeros(len(sums) - len(top))])
-        return ranked.threshold(int(ranked.sizes[np.argmax(curve[ranked.sizes])]))
+def best_dice(ranked: Ranked) -> float:
+    """Return the threshold of the mask with the highest expected Dice."""
+    if not ranked.present:
+        return math.inf
+    none, sums = math.exp(ranked.log_none), np.cumsum(ranked.probs)
+    curve = np.append(none, 2 * sums / (np.arange(1, len(sums) + 1) + ranked.total))
+    if len(sums) <= EXACT or 2 * np.argmax(curve) <= EXACT:
+        top = ranked.probs[:EXACT]
+        exact = exact_curve(top, max(ranked.total - float(top.sum()), 0.0))
+        curve = np.concatenate([[none], exact[1:], np.zeros(len(sums) - len(top))])
+    return ranked.threshold(int(ranked.sizes[np.argmax(curve[ranked.sizes])]))
 
 
 def dice_bound(voxels: float, total: float, spread: float) -> float:

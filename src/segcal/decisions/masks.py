@@ -10,36 +10,30 @@ A rule that ranks voxels goes through a case twice and holds the probabilities o
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.table import Table
 from torch import Tensor
 
 from segcal.cases.base import Case
 from segcal.cases.decision import decision_of
 from segcal.decisions.base import Floats, Limit, Ranked, Rule
 from segcal.decisions.dice import dice_bound
-from segcal.documents import write_csv, write_json
 from segcal.evaluation.slabs import score_slabs
 from segcal.fitting.certificate import Fitted
 from segcal.names import class_titles
 from segcal.numerics import winner
 from segcal.trust.entry import known_reference
+from segcal.trust.result import Printed, plain_table
 from segcal.trust.sums import STEP_VALUES, voxel_size
 
 # Voxels that are less probable are in no mask of a rule that ranks them; their sums count.
 LEAST = 1e-6
-# How the files begin: what begins otherwise was written by something else.
-SIGNATURES = {
-    "decide.csv": re.compile(rb"case,structure,rule,threshold,"),
-    "decide.json": re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal decide"'),
-}
 
 
 class DecisionRow(TypedDict):
@@ -71,7 +65,7 @@ class DecisionRow(TypedDict):
 
 
 @dataclass(frozen=True)
-class Decisions:
+class Decisions(Printed):
     """The masks of cases by a rule.
 
     Attributes:
@@ -85,6 +79,7 @@ class Decisions:
             of structures may overlap.
     """
 
+    command, row = "decide", DecisionRow
     rows: list[DecisionRow]
     rule: str
     promise: str
@@ -98,10 +93,18 @@ class Decisions:
         facts = {"rule": self.rule, "promise": self.promise}
         return {"schema": 1, "made_by": "segcal decide", **facts, "rows": self.rows}
 
-    def write(self, folder: Path) -> None:
-        """Write ``decide.json`` and ``decide.csv``; what is not defined is null, and an empty cell."""
-        write_csv(folder / "decide.csv", list(DecisionRow.__annotations__), self.rows)
-        write_json(folder / "decide.json", self.to_plain())
+    def parts(self) -> "list[Table | str]":
+        """Return the table that is printed, and what it promises."""
+        shown = []
+        for name in dict.fromkeys(row["structure"] for row in self.rows):
+            own = [row for row in self.rows if row["structure"] == name]
+            dice = [f"{sum(row[key] for row in own) / len(own):.4f}" for key in ("preserved_dice", "expected_dice")]
+            changed, kept = (sum(row[key] for row in own) for key in ("changed_voxels", "preserved_voxels"))
+            shown.append([name, *dice, f"{100 * changed / max(kept, 1):.1f} %"])
+        return [
+            plain_table(("structure", "expected Dice: preserved", self.rule, "voxels changed"), shown),
+            self.promise,
+        ]
 
 
 class DecidedCase(NamedTuple):
@@ -155,7 +158,7 @@ class Decider:
             yield slab.where, probs * inside, kept & inside, inside
 
     def _choose(self, case: Case) -> list[Limit]:
-        if not self.rule.ranks:
+        if (of_case := self.rule.of_case) is None:
             return [Limit()] * len(self.structures)
         parts: list[list[Floats]] = [[] for _ in self.structures]
         sums = np.zeros((3, len(parts)))
@@ -165,7 +168,7 @@ class Decider:
             for part, own in zip(parts, exact, strict=True):
                 part.append(own[own >= LEAST].cpu().numpy())
         return [
-            Limit(self.rule.of_case(Ranked(-np.sort(-np.concatenate(part)), total, log_none, kept > 0)))
+            Limit(of_case(Ranked(-np.sort(-np.concatenate(part)), total, log_none, kept > 0)))
             for part, (total, log_none, kept) in zip(parts, sums.T.tolist(), strict=True)
         ]
 

@@ -20,7 +20,7 @@ fit :data:`MOST_VALUES`.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -54,6 +54,7 @@ from segcal.trust.entry import known_objects
 from segcal.trust.objects import ObjectRow
 
 FORMS = ("nifti", "bids", "contours", "geojson", "dicom-seg")
+LIBRARIES = {"geojson": ("rasterio", "geo"), "dicom-seg": ("highdicom", "dicom")}
 LEVELS = (0.05, 0.5, 0.95)
 # Values of all segments of objects of a case: four bytes each.
 MOST_VALUES = 1 << 28
@@ -90,7 +91,7 @@ def view(
     target, place = Path(folder), None if series is None else Path(series)
     classes = fitted.class_names or cases.class_names or [f"class{n}" for n in range(cases.num_classes)]
     names = file_names(classes)
-    _check(to, levels, place, segments is not None or description is not None)
+    _check(to, levels, place, segments is not None or description is not None, cases)
     titles = class_titles(fitted.class_names or cases.class_names, cases.num_classes)
     coded = read_segments(None if segments is None else Path(segments), titles[1:], description) if place else None
     made_by = f"view {calibrator_digest(fitted.calibrator)} {to} {[*map(float, levels)]} {coded or [*classes]}"
@@ -105,13 +106,12 @@ def view(
     def write(case: Case) -> tuple[Path, ...]:
         probs = _probabilities(fitted, case)
 
-        def make(beside: Path) -> list[Path]:
+        def make(beside: Path) -> Iterable[Path]:
             if place is not None and coded is not None:
                 return write_dicom_seg(probs, cases, case.id, place / case.id, beside, coded)
             if to == "geojson":
                 return _write_polygons(probs, cases, case, beside, classes)
-            shown = levels if to == "contours" else None
-            return _write_maps(probs, cases, case, beside, names, shown, to == "bids")
+            return _write_maps(probs, cases, case, beside, names, levels if to == "contours" else None, to == "bids")
 
         return records.write(case.id, made_from(case.id), make)
 
@@ -127,7 +127,7 @@ def view(
     return made
 
 
-def _check(to: str, levels: Sequence[float], series: Path | None, coded: bool) -> None:
+def _check(to: str, levels: Sequence[float], series: Path | None, coded: bool, cases: FileCases) -> None:
     check_choice(to, "form", FORMS)
     if (to == "dicom-seg") != (series is not None):
         raise InputError(
@@ -135,8 +135,11 @@ def _check(to: str, levels: Sequence[float], series: Path | None, coded: bool) -
         )
     if coded and to != "dicom-seg":
         raise InputError(f"to is {to}, but segments and description are for DICOM SEG. Leave them out.")
+    if to == "geojson" and not isinstance(member := cases.members[0], GeoTiff):
+        raise InputError(f"the cases are {member.name} files, but polygons lie on a map. Use GeoTIFF, or another form.")
     if list(levels) != sorted(set(levels)) or not len(levels) or not all(0 < level < 1 for level in levels):
         raise InputError(f"levels is {list(levels)}, but ascending numbers between 0 and 1 are needed. Correct them.")
+    load_extra(*LIBRARIES.get(to, ("nibabel", "nifti")))
 
 
 def _probabilities(fitted: Fitted, case: Case) -> np.ndarray:
@@ -157,8 +160,7 @@ def _write_maps(
     names: list[str],
     levels: Sequence[float] | None,
     bids: bool,
-) -> list[Path]:
-    made = []
+) -> Iterator[Path]:
     for name, values in zip(names, probs, strict=True):
         path = folder / case.id / (f"{name}.nii.gz" if levels is None else f"{name}_levels.nii.gz")
         if bids:
@@ -167,18 +169,15 @@ def _write_maps(
             values = np.sum([values >= level for level in levels], axis=0, dtype=np.uint8)
         path.parent.mkdir(exist_ok=True)
         write_volume(cases, case.id, values, path, case.spacing)
-        made.append(path)
-    return made
+        yield path
 
 
 def _write_polygons(probs: np.ndarray, cases: FileCases, case: Case, folder: Path, names: Sequence[str]) -> list[Path]:
-    member = cases.members[0]
-    if not isinstance(member, GeoTiff):
-        raise InputError(f"the cases are {member.name} files, but polygons lie on a map. Use GeoTIFF, or another form.")
-    with open_raster(member.path(case.id)) as file:
+    source = cases.members[0].path(case.id)
+    with open_raster(source) as file:
         if file.crs is None:
             raise InputError(
-                f"{member.path(case.id)} has no coordinate reference system, but GeoJSON is in longitude and latitude. "
+                f"{source} has no coordinate reference system, but GeoJSON is in longitude and latitude. "
                 "Assign one, for example with gdal_edit.py -a_srs."
             )
         there, crs = file.transform, file.crs

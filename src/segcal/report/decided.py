@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases import Cases
 from segcal.decisions import make_rule
-from segcal.decisions.base import Recall
 from segcal.decisions.decide import promise_of
 from segcal.decisions.masks import Decider
 from segcal.errors import InputError
@@ -93,7 +92,7 @@ def bounded_rows(decider: Decider, cases: Cases) -> list[BoundedRow]:
     """Return what the masks of a rule find of every structure; a case without it does not count for recall."""
     shares: list[list[float]] = [[] for _ in decider.structures]
     sizes: NDArray[np.int64] = np.zeros((2, len(shares)), np.int64)
-    recall = isinstance(decider.rule, Recall)
+    recall = decider.rule.losses == "missed"
     for case in cases.with_disagreement():
         assert case.labels is not None
         labels, decided = case.labels.numpy(), decider(case)

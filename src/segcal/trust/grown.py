@@ -9,7 +9,6 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,21 +91,16 @@ class _Grower:
             raise CaseError(case_id, f"{source} has no voxel size, but margins are in mm. Add it to the header.")
         made_from = f"{self._made_by} {input_digest(source)}"
         rows = [self._volume(case_id, case, each) for each in self._margins.structures]
-        if self._records.done(case_id, made_from) is not None:
-            return rows
-        self._records.write(case_id, made_from, partial(self._grown, case_id, case))
+        if self._records.done(case_id, made_from) is None:
+            self._records.write(case_id, made_from, lambda beside: self._grow(case, beside / case_id, source))
         return rows
 
-    def _grown(self, case_id: str, case: MaskCase, beside: Path) -> Iterator[Path]:
-        """Write the masks of one case, and yield them."""
-        source = self._masks.files[case_id]
-        (beside / case_id).mkdir()
+    def _grow(self, case: MaskCase, folder: Path, source: Path) -> Iterator[Path]:
+        folder.mkdir()
         for margin in self._margins.structures:
             if (mask := case.runs[0] == margin.structure).any():
                 levels = nested_levels(mask, margin, case.spacing if self._margins.unit == "mm" else None)
-                path = beside / case_id / f"{self._names[margin.structure]}{_ending(source)}"
-                _write_like(source, levels, path)
-                yield path
+                yield _write_like(source, levels, folder / f"{self._names[margin.structure]}{_ending(source)}")
 
     def _volume(self, case_id: str, case: MaskCase, margin: Margin) -> VolumeRow:
         size = math.prod(case.spacing or ()) / 1000 if self._margins.volumes_in_ml else 1.0
@@ -135,7 +129,7 @@ def _ending(source: Path) -> str:
     return next((end for end in EXTENSIONS if source.name.lower().endswith(end)), source.suffix.lower())
 
 
-def _write_like(source: Path, levels: np.ndarray, path: Path) -> None:
+def _write_like(source: Path, levels: np.ndarray, path: Path) -> Path:
     """Write a map in the form of the mask that it belongs to."""
     if path.name.endswith(EXTENSIONS):
         image = open_nifti(source)
@@ -144,3 +138,4 @@ def _write_like(source: Path, levels: np.ndarray, path: Path) -> None:
         Image.fromarray(levels).save(path, format="PNG")
     else:
         (np.save if path.suffix == ".npy" else np.savez_compressed)(path, levels)
+    return path

@@ -127,18 +127,22 @@ def masks_folder(folder: Path, again: bool, whole: bool) -> Iterator[Path]:
 
     Otherwise, if `whole`, it takes its place at the end: after a kill there are all of the masks, or none.
     """
-    remove_leftovers(folder)
-    if entries(folder) and not again:
-        raise InputError(
-            f"{folder} holds {entries(folder)[0]}, but results would be mixed with it. Name a new folder, or pass "
-            "overwrite=True."
-        )
+    remove_leftovers(folder) if again else require_empty(folder)
     if again or not whole:
         yield folder
         return
     with written(folder) as beside:
         beside.mkdir()
         yield beside
+
+
+def require_empty(folder: Path) -> None:
+    """Refuse a folder with anything in it, but for what dead processes left."""
+    remove_leftovers(folder)
+    if there := entries(folder):
+        raise InputError(
+            f"{folder} holds {there[0]}, but results would be mixed with it. Name a new folder, or pass overwrite=True."
+        )
 
 
 class MaskWriter:

@@ -184,10 +184,10 @@ def fit_margins(
         what = f"share {share:g} on average" if on_average else f"level {level:g}"
         raise InputError(f"{draws} cases or groups are labelled, but {what} needs {needed}. Lower it, or label more.")
     labels = sorted({number for _, errors in found.values() for number in errors})
-    names = [
-        *(masks.class_names or ()),
-        *class_titles(None, max(labels, default=0) + 1)[len(masks.class_names or ()) :],
-    ]
+    if not labels:
+        raise InputError(f"masks has {len(found)} cases without any structure, but margins need one. Check both.")
+    given = tuple(masks.class_names or ())
+    names = given + class_titles(None, labels[-1] + 1)[len(given) :]
     learned = []
     for number in labels:
         own = [(errors[number], masks.groups[each]) for each, (_, errors) in found.items() if number in errors]

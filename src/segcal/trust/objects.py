@@ -1,14 +1,10 @@
 """Objects of new cases: a probability that each is real, lists with few false ones, and how many are missed."""
 
-import csv
-import io
 import math
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,16 +12,14 @@ import torch
 from rich.table import Table
 
 from segcal.arguments import typed
-from segcal.atomic import write_text
 from segcal.cases.base import CaseError
 from segcal.cases.parallel import Workers
-from segcal.documents import write_json
 from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.object_reference import ObjectReference
 from segcal.fitting.reference import HELD_OUT
-from segcal.names import class_titles, csv_cell
+from segcal.names import class_titles
 from segcal.trust.components import CaseObjects
 from segcal.trust.conformal import check_level
 from segcal.trust.entry import enter, known_objects, walk
@@ -42,9 +36,6 @@ PROMISE = (
 )
 PROVED = "This is proved: neither the calibrator nor the model of objects has seen the cases that it rests on."
 ABOUT = "Both hold about so and are not proved: {why}."
-# How the files begin: what begins otherwise was written by something else.
-CSV_SIGNATURE = re.compile(rb"case,structure,object,p_real,")
-JSON_SIGNATURE = re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal objects"')
 
 
 class ObjectRow(NamedTuple):
@@ -118,6 +109,7 @@ class Objects(Printed):
         promise: in words, what is promised.
     """
 
+    command, row = "objects", ObjectRow
     rows: list[ObjectRow]
     cases: list[ObjectCaseRow]
     structures: list[StructureRow]
@@ -131,20 +123,6 @@ class Objects(Printed):
     def first(self) -> list[ObjectRow]:
         """Return the rows, what to look at first: where it is least sure whether the object is real, large ones."""
         return sorted(self.rows, key=lambda row: (abs((0.5 if row.p_real is None else row.p_real) - 0.5), -row.voxels))
-
-    @typed
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows; several numbers stand in one cell with spaces between, what is not known is empty."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(
-            [ObjectRow._fields, *(list(map(_cell, row)) for row in self.rows)]
-        )
-        write_text(path, text.getvalue())
-
-    @typed
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write everything; what is not known is null."""
-        write_json(path, self.to_plain())
 
     def to_plain(self) -> dict[str, object]:
         """Return everything as dicts, lists and numbers."""
@@ -241,19 +219,9 @@ def objects(
     )
 
 
-def write_objects(result: Objects, folder: str | os.PathLike[str]) -> None:
-    """Write ``objects.json`` and ``objects.csv`` into a folder."""
-    result.to_json(Path(folder) / "objects.json")
-    result.to_csv(Path(folder) / "objects.csv")
-
-
 def yes_no(value: bool | None) -> str:
     """Return what is printed of an answer."""
     return "–" if value is None else "yes" if value else "no"
-
-
-def _cell(value: object) -> object:
-    return " ".join(f"{each:.6g}" for each in value) if isinstance(value, list) else csv_cell(value)
 
 
 def _judged(
@@ -261,31 +229,31 @@ def _judged(
 ) -> tuple[list[ObjectRow], ObjectCaseRow]:
     own = one.table[:, 0] == structure
     table, size, axes = one.table[own], one.voxel if unit == one.unit else 1.0, one.places.shape[1] // 3
-    chance, dice = (None if m is None else m(features_of(table, members)) for m in (model.chance, model.dice))
-    listed = None if model.least is None or chance is None else chance >= model.least
+    unknown: list[Any] = [None] * len(table)
+    chance, dice = (
+        unknown if each is None else each(features_of(table, members)).tolist() for each in (model.chance, model.dice)
+    )
+    least = math.inf if model.least is None else model.least
+    listed = unknown if model.least is None or model.chance is None else [each >= least for each in chance]
     rows = []
-    for k, (row, spot) in enumerate(zip(table, one.places[own], strict=True)):
-        wrong = float(1 + row[1] * (1 - row[2])) * model.spread
-        low, high = (None, None) if math.isinf(wrong) else (max(row[1] - wrong, 1.0) * size, (row[1] + wrong) * size)
+    for k, (row, spot) in enumerate(zip(table.tolist(), one.places[own], strict=True)):
+        _, voxels, mean, peak, _, _, apart, real, right, *_ = row
+        wrong = (1 + voxels * (1 - mean)) * model.spread
+        low, high = (None, None) if math.isinf(wrong) else (max(voxels - wrong, 1.0) * size, (voxels + wrong) * size)
         world, world_box = _world(one.affine, spot[:axes], spot[axes:])
-        known = None if listed is None else bool(listed[k])
-        real, right = (None, None) if np.isnan(row[7]) else (bool(row[7]), float(row[8]))
+        said = (None, None) if math.isnan(real) else (bool(real), right)
         rows.append(ObjectRow(
-            one.case, title, k + 1, _at(chance, k), known, _at(dice, k), float(row[1]) * size, low, high, unit,
-            int(row[1]), float(row[2]), float(row[3]), None if np.isnan(row[6]) else float(row[6]),
-            spot[:axes].tolist(), spot[axes:].astype(int).tolist(), world, world_box, real, right,
+            one.case, title, k + 1, chance[k], listed[k], dice[k], voxels * size, low, high, unit,
+            int(voxels), mean, peak, None if math.isnan(apart) else apart,
+            spot[:axes].tolist(), spot[axes:].astype(int).tolist(), world, world_box, *said,
         ))  # fmt: skip
     truths, missed = one.structures[place]
     return rows, ObjectCaseRow(
-        one.case, title, len(rows), None if chance is None else float(chance.sum()),
-        None if listed is None else int(listed.sum()), model.missed,
+        one.case, title, len(rows), None if model.chance is None else float(np.sum(chance)),
+        None if listed is unknown else sum(listed), model.missed,
         None if math.isinf(model.missed_most) else model.missed_most,
         *((None, None) if np.isnan(truths) else (int(truths), int(missed))),
     )  # fmt: skip
-
-
-def _at(values: Floats | None, place: int) -> float | None:
-    return None if values is None else float(values[place])
 
 
 def _world(affine: Floats | None, centre: Floats, box: Floats) -> tuple[list[float] | None, list[float] | None]:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from rich import box
 from rich.console import Console, Group
@@ -23,10 +23,8 @@ WIDTH = 140
 # Rows that are printed; the files have all.
 MOST_SHOWN = 60
 MOST_NAMED = 10
-# How the files begin: what begins otherwise was written by something else.
-CSV_SIGNATURE = re.compile(rb"case,structure,expected_dice,")
+# How a worklist begins: what begins otherwise was written by something else.
 WORKLIST_SIGNATURE = re.compile(rb"case,image,score,review,")
-JSON_SIGNATURE = re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal trust"')
 
 
 class TrustRow(TypedDict):
@@ -100,11 +98,44 @@ class BoundRow(TypedDict):
 
 
 class Printed(ABC):
-    """A result that is printed as tables and sentences."""
+    """Rows with more about them: printed as tables and sentences, written as CSV and JSON."""
+
+    command: ClassVar[str]
+    row: ClassVar[type]
+    rows: list[Any]
 
     @abstractmethod
     def parts(self) -> "list[Table | str]":
         """Return the tables that are printed, and what they promise."""
+
+    @abstractmethod
+    def to_plain(self) -> dict[str, object]:
+        """Return everything as dicts, lists and numbers."""
+
+    @classmethod
+    def signatures(cls) -> dict[str, re.Pattern[bytes]]:
+        """Return the names of its files, and how they begin: what begins otherwise was written by something else."""
+        made_by = rf'\{{\n "schema": \d+,\n "made_by": "segcal {cls.command}"'
+        columns = ",".join([*cls.row.__annotations__][:3]) + ","
+        said = {f"{cls.command}.json": made_by, f"{cls.command}.csv": columns}
+        return {name: re.compile(text.encode()) for name, text in said.items()}
+
+    @typed
+    def write(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``COMMAND.json`` and ``COMMAND.csv`` into a folder."""
+        self.to_json(Path(folder) / f"{self.command}.json")
+        self.to_csv(Path(folder) / f"{self.command}.csv")
+
+    @typed
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows; what is not known is an empty cell, and several numbers have spaces between."""
+        rows = (row if isinstance(row, dict) else row._asdict() for row in self.rows)
+        write_csv(path, list(self.row.__annotations__), rows)
+
+    @typed
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write everything; what is not known is null."""
+        write_json(path, self.to_plain())
 
     def __rich__(self) -> Group:
         """Return what is printed."""
@@ -132,6 +163,7 @@ class Trust(Printed):
         alarms: in words, what has changed since the fit (:mod:`segcal.trust.alarms`); mostly nothing.
     """
 
+    command, row = "trust", TrustRow
     rows: list[TrustRow]
     biomarkers: list[BiomarkerRow]
     bounds: list[BoundRow]
@@ -151,21 +183,11 @@ class Trust(Printed):
         return case_rows(self.rows)
 
     @typed
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows; what is not defined is an empty cell."""
-        write_csv(path, list(TrustRow.__annotations__), self.rows)
-
-    @typed
     def to_worklist(self, path: str | os.PathLike[str], images: Mapping[str, str] | None = None) -> None:
         """Write the verdicts per case, what to look at first; `images` are paths or URLs by case, if there are any."""
         known, (first, *others) = images or {}, CaseVerdict.__annotations__
         rows = ({"image": known.get(row["case"], "")} | row for row in self.cases())
         write_csv(path, [first, "image", *others], rows)
-
-    @typed
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write everything; what is not defined is null."""
-        write_json(path, self.to_plain())
 
     def to_plain(self) -> dict[str, object]:
         """Return everything as dicts, lists and numbers."""
@@ -235,15 +257,6 @@ def _case_row(case: str, rows: list[TrustRow]) -> CaseVerdict:
         "dice_below_tau": most,
         "expected_dice": min(row["expected_dice"] for row in rows),
     }
-
-
-def write_trust(result: Trust, folder: str | os.PathLike[str], images: Mapping[str, str] | None = None) -> list[Path]:
-    """Write ``trust.json``, ``trust.csv`` and ``worklist.csv`` into a folder; return the paths."""
-    paths = [Path(folder) / name for name in ("trust.json", "trust.csv", "worklist.csv")]
-    result.to_json(paths[0])
-    result.to_csv(paths[1])
-    result.to_worklist(paths[2], images)
-    return paths
 
 
 def _urgency(row: TrustRow) -> tuple[bool, float, float, str]:
