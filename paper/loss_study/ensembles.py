@@ -28,9 +28,8 @@ from torch import Tensor
 from paper.loss_study.trainer import Epoch, case_dice, train
 from paper.loss_study.training import TrainConfig
 from segcal.atomic import write_bytes, write_text
-from segcal.demo.ensembles import MEMBERS, fast_layout, load_ensemble, predict
 from segcal.demo.tasks import HELD_OUT, TASKS, TRAINING, VALIDATION, Task
-from segcal.demo.unet import UNet
+from segcal.demo.unet import MEMBERS, UNet, fast_layout, load_ensemble, predict
 from segcal.losses import make_loss
 from segcal.numerics import canonical_logits
 from segcal.parent import follow_parent

@@ -94,12 +94,12 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(f"nested more than {MAX_DEPTH} deep") from None
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> dict[str, object]:
     """Return the tables of a TOML text; raises ValueError, and nothing else."""
     if len(text) > MAX_TOML or any(line.count(".") > MAX_DOTS for line in text.splitlines()):
         raise ValueError(f"more than {MAX_TOML} characters, or {MAX_DOTS} dots in a line")
     try:
-        tables: dict[str, Any] = _bounded(tomllib.loads(text))
+        tables: dict[str, object] = _bounded(tomllib.loads(text))
         return tables
     except RecursionError:
         raise ValueError(f"nested more than {MAX_DEPTH} deep") from None

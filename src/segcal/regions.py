@@ -11,7 +11,7 @@ never concluded from predictions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -116,7 +116,7 @@ class Regions:
         """Return at how many voxels an inner region is above an outer one, all pairs of ``(regions, *space)``."""
         return sum(int((values[inner] > values[outer]).sum()) for inner, outer in self.nested)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return the arguments that :meth:`declared` takes."""
         return {"regions": dict(zip(self.names, map(list, self.labels), strict=True)), "order": list(self.order)}
 

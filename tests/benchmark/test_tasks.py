@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from segcal.benchmark.tasks import OpenTask, by_region, open_task, read_task, task_plain
+from segcal.benchmark.tasks import OpenTask, open_task, read_task
 from segcal.errors import InputError
 
 
@@ -54,7 +54,7 @@ def test_excluded_cases_are_not_there_and_must_exist(data):
 def test_every_region_is_a_task_of_two_classes(data):
     root, blobs, _ = data
     table = {**blobs, "name": "blobs", "regions": {"all things": [1, 2], "inner": [2], "first": [1]}}
-    tasks = by_region(read_task(table, "t"))
+    tasks = read_task(table, "t").by_region()
     assert [task.name for task in tasks] == ["blobs-all-things", "blobs-inner", "blobs-first"]
     cases = open_task(tasks[0], "mean_logits", root).cases
     assert (cases.num_classes, cases.class_names) == (2, ("not all things", "all things"))
@@ -62,9 +62,9 @@ def test_every_region_is_a_task_of_two_classes(data):
     assert np.array_equal(case.labels, np.isin(stored, [1, 2]))
     first, second = (np.load(root / "blobs" / f"member_{number}" / "p0_v0.npy") for number in (0, 1))
     assert np.allclose(case.logits[1], (first + second)[0] / 2)
-    assert task_plain(tasks[1])["region"] == "inner"
-    assert "region" not in task_plain(read_task(blobs, "t"))
-    assert by_region(read_task(blobs, "t")) == [read_task(blobs, "t")]
+    assert tasks[1].plain()["region"] == "inner"
+    assert "region" not in read_task(blobs, "t").plain()
+    assert read_task(blobs, "t").by_region() == [read_task(blobs, "t")]
 
 
 def test_regions_that_a_folder_has_are_declared(tmp_path):
@@ -79,5 +79,5 @@ def test_regions_that_a_folder_has_are_declared(tmp_path):
         InputError, match="task 't' has the regions whole, core, but each of them is measured by itself"
     ):
         open_task(read_task(table, "t"), "single", tmp_path)
-    tasks = by_region(read_task({**table, "regions": {"whole": [1, 2], "core": [2]}}, "t"))
+    tasks = read_task({**table, "regions": {"whole": [1, 2], "core": [2]}}, "t").by_region()
     assert open_task(tasks[1], "single", tmp_path).cases.class_names == ("not core", "core")

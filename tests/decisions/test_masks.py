@@ -26,7 +26,7 @@ def softmax(scores):
 def plain(fitted, case):
     """Probabilities of the structures by the calibrator itself, and the preserved masks."""
     log_probs = fitted.calibrator(case.logits[None])[0].numpy().astype(float)
-    if hasattr(fitted.calibrator, "regions"):
+    if fitted.calibrator.regions is not None:
         return np.exp(log_probs), case.logits.numpy() > 0
     best = case.logits.numpy().argmax(0)
     return softmax(log_probs)[1:], np.stack([best == 1, best == 2])

@@ -13,9 +13,8 @@ from torch import nn
 from paper.loss_study.ensembles import save_ensemble
 from segcal.benchmark.tasks import EmbeddedTask
 from segcal.demo.embedded import EmbeddedCases, open_embedded
-from segcal.demo.ensembles import MEMBERS, WEIGHTS, load_ensemble, load_member, predict
 from segcal.demo.tasks import TASKS
-from segcal.demo.unet import UNet, make_level
+from segcal.demo.unet import MEMBERS, WEIGHTS, UNet, load_ensemble, load_member, make_level, predict
 from segcal.errors import ArtifactError, InputError
 from segcal.types import IGNORED
 

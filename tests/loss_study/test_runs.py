@@ -41,8 +41,8 @@ from paper.loss_study.study import Desk, measure_unit, slice_shown, train_unit
 from paper.loss_study.together import take_turns
 from paper.loss_study.trainer import Epoch, Trained
 from paper.loss_study.trial import EPOCHS, FINDING, TRIED, compare, made_up_cases, read_finding, try_graphs
-from segcal.demo.ensembles import MEMBERS, WEIGHTS, load_ensemble, load_member
 from segcal.demo.tasks import TASKS, get_task
+from segcal.demo.unet import MEMBERS, WEIGHTS, load_ensemble, load_member
 from segcal.errors import ArtifactError, InputError
 from segcal.fitting import fit
 from segcal.types import IGNORED

@@ -25,7 +25,7 @@ from msgspec import to_builtins
 
 from segcal.benchmark.protocol import Pipeline, Protocol, digest
 from segcal.benchmark.results import SCHEMA, CaseResult, FlipBands, Totals, Unit, UnitHeader, write_unit
-from segcal.benchmark.tasks import FolderTask, Task, task_plain
+from segcal.benchmark.tasks import Task
 from segcal.calibrators import Calibrator
 from segcal.cases import Case, Cases, Split
 from segcal.errors import InputError
@@ -43,8 +43,6 @@ from segcal.statistics import BandCache, CaseTables
 from segcal.statistics.reliability import Curve, CurveSpread
 
 OTHER_BINS = (20, 30, 40)
-
-PLACES = ("labels", "images", "properties")
 
 Report = Callable[[str], None]
 
@@ -104,15 +102,10 @@ def unit_digest(unit: Unit, protocol: Protocol, fingerprints: Mapping[tuple[str,
     return digest(plain)
 
 
-def _deciding(protocol: Protocol, task: Task) -> dict[str, Any]:
+def _deciding(protocol: Protocol, task: Task) -> dict[str, object]:
     """Return what of a task decides numbers: not where its files are, and not what else is tested."""
-    plain = task_plain(task) | {"test_on": []}
-    del plain["exclude"]  # the fingerprint of the cases tells
-    split = to_builtins(protocol.division(task))
+    plain, split = task.deciding(), to_builtins(protocol.division(task))
     plain["split"] = {key: value for key, value in split.items() if key != "fitted" or value is not None}
-    if isinstance(task, FolderTask):
-        plain["options"] = [[key, key in PLACES or value] for key, value in plain["options"]]
-        plain |= {"members": len(task.members), "labels": True}
     return plain
 
 

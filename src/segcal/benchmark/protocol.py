@@ -22,11 +22,9 @@ from segcal.benchmark.tasks import (
     Opener,
     OpenTask,
     Task,
-    by_region,
     check_tasks,
     open_task,
     read_task,
-    task_plain,
 )
 from segcal.benchmark.toml import AtLeastOne, Count, Number, Text, read_table, read_toml
 from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
@@ -262,9 +260,9 @@ class Protocol(ProtocolFile, frozen=True, kw_only=True):
             return split
         return split._replace(test=split.test.split(division.test, 0, second).cal)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return what decides the numbers, as plain data."""
-        plain = {"tasks": list(map(task_plain, self.tasks)), "pipelines": to_builtins(self.pipelines)}
+        plain = {"tasks": [task.plain() for task in self.tasks], "pipelines": to_builtins(self.pipelines)}
         plain |= {name: to_builtins(getattr(self, name)) for name in DECIDING}
         return plain | {"fit": self.fit.to_dict()}
 
@@ -296,13 +294,13 @@ def load_protocol(path: str | Path, root: str | Path | None = None) -> Protocol:
     return parse_protocol(read_toml(file), file.parent if root is None else Path(root))
 
 
-def parse_protocol(document: dict[str, Any], root: str | Path = ".") -> Protocol:
+def parse_protocol(document: dict[str, object], root: str | Path = ".") -> Protocol:
     """Read a protocol from the tables of a TOML document; see :func:`load_protocol`."""
     found = read_table(document, "", ProtocolFile)
     if not isinstance(found.tasks, list) or not found.tasks:
         raise InputError("protocol has no tasks, but at least one is needed. Add a table [[tasks]].")
     tables = [read_task(entry, f"tasks[{number}]") for number, entry in enumerate(found.tasks)]
-    tasks = tuple(task for table in tables for task in by_region(table))
+    tasks = tuple(task for table in tables for task in table.by_region())
     check_tasks(tasks)
     pipelines = _read_pipelines(found.pipelines)
     find_metrics(found.metrics)

@@ -30,7 +30,7 @@ from segcal.types import Preserves
 SCHEMA = 1
 PROTOCOL = "protocol.json"
 # Plain data of a table, as `AdditiveTable.to_plain` writes it.
-PlainTable: TypeAlias = dict[str, Any]
+PlainTable: TypeAlias = dict[str, object]
 
 
 class Unit(Struct, frozen=True, kw_only=True):

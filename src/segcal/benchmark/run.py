@@ -26,7 +26,6 @@ from segcal.atomic import remove_leftovers
 from segcal.benchmark.job import Job, plan, run_job
 from segcal.benchmark.protocol import Pipeline, Protocol, digest
 from segcal.benchmark.results import PROTOCOL, SCHEMA, Results, finished, read_protocol, read_results
-from segcal.benchmark.tasks import FolderTask
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.parallel import Engine, map_cases, map_ids, process_context
 from segcal.documents import parse_json, read_text, write_json
@@ -155,7 +154,7 @@ def exclude_broken(
     pooling = min({pipeline.pooling for pipeline in protocol.pipelines} - {"single"}, default="single")
     tasks = list(protocol.tasks)
     for number, task in enumerate(tasks):
-        if not isinstance(task, FolderTask):
+        if not task.folders:
             continue
         cases = protocol.open(task, pooling).cases
         before = known.get(task.name, CheckedTask("", {}))

@@ -7,7 +7,7 @@ benchmark. So the protocol holds the function that opens it.
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
 from msgspec import Meta, Struct, defstruct, structs, to_builtins
 from torch import Tensor
@@ -55,6 +55,25 @@ class _Shared(_Named, frozen=True, kw_only=True):
     test_only: bool = False
     exclude: tuple[Text, ...] = ()
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """All that is read; of an embedded task nothing."""
+        return ()
+
+    def plain(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return dict(to_builtins(self, enc_hook=str))
+
+    def deciding(self) -> dict[str, object]:
+        """Return what decides numbers: not what else is tested, nor what is left out, which its cases tell."""
+        plain = self.plain() | {"test_on": []}
+        del plain["exclude"]
+        return plain
+
+    def by_region(self) -> "list[Task]":
+        """Return it, or one task per region."""
+        return [cast(Task, self)]
+
 
 class EmbeddedTask(_Shared, frozen=True, forbid_unknown_fields=True):
     """A task that the package carries: so many cases, drawn from their index, and members of its ensemble.
@@ -67,6 +86,17 @@ class EmbeddedTask(_Shared, frozen=True, forbid_unknown_fields=True):
     first: Count = 0
     members: AtLeastOne = 5
     corruption: Text = ""
+
+    def open(self, pooling: str, root: Path, embedded: "Opener | None", members: int | None) -> "OpenTask":
+        """Open its cases; the arguments are those of :func:`open_task`."""
+        if embedded is None:
+            raise InputError(
+                f"task {self.name!r} is an embedded one, but this run was given no embedded tasks. "
+                "Pass segcal.demo.embedded.open_embedded as `embedded`, or name folders."
+            )
+        if members is None:
+            return embedded(self, pooling)
+        return embedded(structs.replace(self, members=members), pooling, once=True)
 
 
 class FolderTask(_Shared, frozen=True):
@@ -84,9 +114,58 @@ class FolderTask(_Shared, frozen=True):
     def __post_init__(self) -> None:
         structs.force_setattr(self, "background", self.background is not False)
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """All that is read."""
+        return *self.members, self.labels
+
+    def open(self, pooling: str, root: Path, embedded: "Opener | None", members: int | None) -> "OpenTask":
+        """Open its cases; the arguments are those of :func:`open_task`."""
+        folders = [root / member for member in self.members[: 1 if pooling == "single" else members]]
+        # A single folder has nothing to pool: its mean is itself, but the pooling still says what calibrators see.
+        options = replace(self.options, pooling=pooling, **_resolved(self.options, root))
+        cases: Cases = open_cases(folders, root / self.labels, options=options)
+        cases.require_one_rater("a benchmark")
+        if cases.regions is not None:
+            if self.region is None:
+                raise InputError(
+                    f"task {self.name!r} has the regions {', '.join(cases.regions.names)}, but each of them is "
+                    "measured by itself. Declare them: regions = {name = [labels], ...}."
+                )
+            cases = region_view(cases, cases.regions.names.index(self.region))
+        return OpenTask(cases, bool(self.background))
+
+    def plain(self) -> dict[str, object]:
+        """Return it as plain data; of what is declared about files, pairs of what was given."""
+        plain = super().plain() | {"options": self._given()}
+        if self.region is None:  # results of before there were regions stay what they are
+            del plain["region"]
+        return plain
+
+    def _given(self) -> list[tuple[str, object]]:
+        declared = to_builtins(self.options, enc_hook=str)
+        given = ((each.name, declared[each.name]) for each in _DECLARED)
+        return sorted((name, value) for name, value in given if value is not None)
+
+    def deciding(self) -> dict[str, object]:
+        """Return what decides numbers: not where its files are."""
+        options = [[key, key in PLACES or value] for key, value in self._given()]
+        return super().deciding() | {"options": options, "members": len(self.members), "labels": True}
+
+    def by_region(self) -> "list[Task]":
+        """Return one task per region, named after both."""
+        if self.options.regions is None:
+            return [self]
+        names = [clean(str(name)) for name in self.options.regions]
+        tails = ["".join(letter if letter.isalnum() else "-" for letter in name) for name in names]
+        pairs = zip(names, tails, strict=True)
+        return [structs.replace(self, name=f"{self.name}-{tail}", region=name) for name, tail in pairs]
+
 
 Task: TypeAlias = EmbeddedTask | FolderTask
 
+# Declarations that say where files are, which decides no number.
+PLACES = ("labels", "images", "properties")
 _DECLARED = [each for each in fields(ReadOptions) if each.name != "pooling"]
 _KINDS: dict[type, Any] = {
     str: Text | None,
@@ -133,29 +212,7 @@ def open_task(
     Relative paths begin at `root`; `embedded` opens embedded tasks. With only so many of its `members`, cases are read
     once.
     """
-    if isinstance(task, FolderTask):
-        folders = [root / member for member in task.members[: 1 if pooling == "single" else members]]
-        # A single folder has nothing to pool: its mean is itself, but the pooling still says what calibrators see.
-        options = replace(task.options, pooling=pooling, **_resolved(task.options, root))
-        cases: Cases = open_cases(folders, root / task.labels, options=options)
-        cases.require_one_rater("a benchmark")
-        if cases.regions is not None and task.region is None:
-            raise InputError(
-                f"task {task.name!r} has the regions {', '.join(cases.regions.names)}, but each of them is measured by "
-                "itself. Declare them: regions = {name = [labels], ...}."
-            )
-        if cases.regions is not None and task.region is not None:
-            cases = region_view(cases, cases.regions.names.index(task.region))
-        opened = OpenTask(cases, bool(task.background))
-    elif embedded is None:
-        raise InputError(
-            f"task {task.name!r} is an embedded one, but this run was given no embedded tasks. "
-            "Pass segcal.demo.embedded.open_embedded as `embedded`, or name folders."
-        )
-    elif members is None:
-        opened = embedded(task, pooling)
-    else:
-        opened = embedded(structs.replace(task, members=members), pooling, once=True)
+    opened = task.open(pooling, root, embedded, members)
     if not task.exclude:
         return opened
     ids = opened.cases.ids
@@ -176,17 +233,6 @@ def _resolved(options: ReadOptions, root: Path) -> dict[str, Any]:
     return {name: root / path for name, path in paths.items() if path is not None}
 
 
-def task_plain(task: Task) -> dict[str, Any]:
-    """Return a task as plain data; of what is declared about files, pairs of what was given."""
-    plain: dict[str, Any] = to_builtins(task, enc_hook=str)
-    if isinstance(task, FolderTask):
-        if task.region is None:  # results of before there were regions stay what they are
-            del plain["region"]
-        given = ((each.name, plain["options"][each.name]) for each in _DECLARED)
-        plain["options"] = sorted((name, value) for name, value in given if value is not None)
-    return plain
-
-
 def read_task(entry: object, where: str) -> Task:
     """Read the table of a task."""
     if isinstance(entry, dict) and "embedded" in entry:
@@ -201,17 +247,6 @@ def read_task(entry: object, where: str) -> Task:
             "names a folder. Rename the task."
         )
     return task
-
-
-def by_region(task: Task) -> list[Task]:
-    """Return a task as it is; of one with regions, one task per region, named after both."""
-    if not isinstance(task, FolderTask) or task.options.regions is None:
-        return [task]
-    names = [clean(str(name)) for name in task.options.regions]
-    tails = ["".join(letter if letter.isalnum() else "-" for letter in name) for name in names]
-    return [
-        structs.replace(task, name=f"{task.name}-{tail}", region=name) for name, tail in zip(names, tails, strict=True)
-    ]
 
 
 def check_tasks(tasks: tuple[Task, ...]) -> None:

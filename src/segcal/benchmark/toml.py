@@ -27,7 +27,7 @@ KINDS |= {"float": "a number", "object": "a table"}
 Record = TypeVar("Record", bound=Struct)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, object]:
     """Read a TOML file."""
     if not path.is_file():
         raise InputError(f"{path} is missing, but a protocol is needed. Check the path.")

@@ -67,7 +67,7 @@ CALIBRATORS: dict[str, Callable[..., Calibrator]] = {
 }
 
 # What is usual for a single sigmoid; both may move its decision.
-PEERS: dict[str, tuple[str, dict[str, Any]]] = {"platt": ("vs_ti", {}), "isotonic": ("isotonic", {"foreground": True})}
+PEERS: dict[str, tuple[str, dict[str, bool]]] = {"platt": ("vs_ti", {}), "isotonic": ("isotonic", {"foreground": True})}
 # How an artefact names the calibrators of regions.
 PER_REGION = "per_region"
 # The option by which a calibrator holds another one.
@@ -129,7 +129,7 @@ def fits_in_memory(name: str, num_classes: int) -> bool:
     return _state_bytes(calibrator) * calibrator.copies <= memory_limit()
 
 
-def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]] | None:
+def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, object]] | None:
     """Return the name and options with which :func:`make_calibrator` makes this calibrator again.
 
     None for a class that is not in the registry.
@@ -146,7 +146,7 @@ def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]] | None:
     return (calibrator.name, _changed_options(calibrator, fixed)) if type(calibrator) is made_by else None
 
 
-def saved_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]]:
+def saved_entry(calibrator: Calibrator) -> tuple[str, dict[str, object]]:
     """Return the name and options under which a calibrator is saved; ``module:Class`` of a class of the user's own."""
     kind = type(calibrator)
     entry = registry_entry(calibrator)
@@ -162,7 +162,7 @@ def saved_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]]:
     return f"{kind.__module__}:{kind.__qualname__}", _changed_options(calibrator, ())
 
 
-def _make(name: str, num_classes: int, options: dict[str, Any]) -> Calibrator:
+def _make(name: str, num_classes: int, options: dict[str, object]) -> Calibrator:
     try:
         if isinstance(options.get(INNER), str | dict):
             options = options | {INNER: _make_inner(options[INNER], num_classes)}
@@ -176,7 +176,7 @@ def _make(name: str, num_classes: int, options: dict[str, Any]) -> Calibrator:
         ) from None
 
 
-def _without_values(name: str, num_classes: int, options: dict[str, Any]) -> Calibrator:
+def _without_values(name: str, num_classes: int, options: dict[str, object]) -> Calibrator:
     with torch.device("meta"):
         return _make(name, num_classes, options)
 
@@ -191,7 +191,7 @@ def _made_by(name: str) -> tuple[Callable[..., Calibrator] | None, Collection[st
     return (make.func, make.keywords) if isinstance(make, partial) else (make, ())
 
 
-def _changed_options(calibrator: Calibrator, fixed: Collection[str]) -> dict[str, Any]:
+def _changed_options(calibrator: Calibrator, fixed: Collection[str]) -> dict[str, object]:
     defaults = {key: value.default for key, value in inspect.signature(type(calibrator)).parameters.items()}
     changed = {
         key: value for key, value in calibrator.options.items() if key not in fixed and value != defaults.get(key)
@@ -201,7 +201,7 @@ def _changed_options(calibrator: Calibrator, fixed: Collection[str]) -> dict[str
     return changed
 
 
-def _make_inner(named: str | dict[str, Any], num_classes: int) -> Calibrator:
+def _make_inner(named: Any, num_classes: int) -> Calibrator:
     if isinstance(named, str):
         return make_calibrator(named, num_classes)
     if not isinstance(named.get("name"), str) or not set(named) <= {"name", "options"}:
@@ -209,7 +209,7 @@ def _make_inner(named: str | dict[str, Any], num_classes: int) -> Calibrator:
     return make_calibrator(named["name"], num_classes, **named.get("options", {}))
 
 
-def _name_inner(inner: Calibrator) -> str | dict[str, Any]:
+def _name_inner(inner: Calibrator) -> str | dict[str, object]:
     entry = registry_entry(inner)
     if entry is None:
         raise InputError(

@@ -23,6 +23,7 @@ from segcal.errors import InputError
 from segcal.kernels.apply import Served, apply_plan, served, writes_into
 from segcal.kernels.plan import FusedPlan
 from segcal.numerics import compute_dtype
+from segcal.regions import Regions
 from segcal.types import Context, Logits, LogProbs, Preserves
 
 # The lowest value of a scale, such as an inverse temperature, and where training by gradient starts at the lowest.
@@ -42,6 +43,7 @@ class Calibrator(nn.Module, ABC):
 
     Attributes:
         name: its name in the registry; of a class that is not there, the name of the class.
+        regions: of a calibrator of regions, what they are; None of one of classes.
         title: what it is called outside of code; "" for a class that has no such name.
         translation_invariant: adding a constant to all logits of a voxel does not change the result.
         preserves: "argmax" if the winning class of a voxel never changes, "order" if no two classes ever change
@@ -84,6 +86,7 @@ class Calibrator(nn.Module, ABC):
     smallest_start: float = SMALLEST_SCALE
     fitted_tables: tuple[str, ...] = ()
     redundant: int = 0
+    regions: Regions | None = None
 
     def __init__(self, num_classes: int, **options: Any) -> None:
         super().__init__()

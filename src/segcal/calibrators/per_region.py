@@ -44,6 +44,8 @@ class PerRegion(Holder):
         inner: a calibrator of two classes for each.
     """
 
+    regions: Regions
+
     def __init__(self, regions: Regions, inner: Sequence[Calibrator]) -> None:
         super().__init__(max(2, len(regions)), inner)
         self.num_classes = len(regions)

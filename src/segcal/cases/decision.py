@@ -16,10 +16,11 @@ from torch import Tensor
 from segcal.cases.keep_argmax import keep_binary_decision, keep_decision, keep_side, lowest_argmax
 from segcal.cases.kinds import Padding, find_padding, kind_warning_of, region_logits, to_log_domain
 from segcal.checks import MAX_CLASSES
+from segcal.kernels.compare_winner import BELOW, compare_winner
 from segcal.numerics import winner
 from segcal.pooling import pool_each, pool_regions
 from segcal.regions import Regions
-from segcal.types import Kind
+from segcal.types import IGNORED, Kind
 
 
 class _Classes:
@@ -32,9 +33,12 @@ class _Classes:
         task: what the outputs are, as a fingerprint of cases says it.
         num_labels: how many labels there can be in a label map.
         values: how many values a map of a mask can have.
+        probs: the kind of scores that are probabilities.
+        overlap: whether several outputs can be on at one voxel.
     """
 
-    title, titles = "class", "classes"
+    title, titles, overlap = "class", "classes", False
+    probs: Kind = "probs"
     fewest, has_offset = 2, True
 
     def __init__(self, num_classes: int | None) -> None:
@@ -66,6 +70,38 @@ class _Classes:
     def mask(self, logits: Tensor) -> Tensor:
         """Return what logits decide."""
         return winner(logits, axis=0)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Return the probabilities of scores."""
+        return torch.softmax(scores, dim=0)
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """Return what is written of calibrated scores: log-probabilities, or log-odds of regions."""
+        return torch.log_softmax(scores, dim=0)
+
+    def confidence(self, log_probs: Tensor) -> Tensor:
+        """Return the probability of what is decided; of regions, that of the least sure one."""
+        return log_probs.amax(0).exp()
+
+    def changed(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """Return where scores decide otherwise than a mask, ``(*space)``; a tie with it decides as it does."""
+        return torch.from_numpy(compare_winner(scores, mask) == BELOW)
+
+    def structures(self, count: int, background: bool) -> range:
+        """Return the outputs that are structures, of so many; class 0 is none if it is background."""
+        return range(int(background), count)
+
+    def each(self, mask: Tensor, structures: range) -> Tensor:
+        """Return the mask of each of some structures, ``(structures, *space)``."""
+        return torch.stack([mask == number for number in structures])
+
+    def shown_as(self, structures: range) -> Sequence[int]:
+        """Return what each of some structures is in a label map."""
+        return structures
+
+    def truth(self, labels: Tensor, number: int) -> Tensor:
+        """Return where labels have one structure: 1, 0 where not, and :data:`IGNORED` as it was."""
+        return torch.where(labels == IGNORED, labels, (labels == number).to(labels.dtype))
 
     def stored_mask(self, values: np.ndarray, kind: Kind) -> np.ndarray:
         """Return what stored scores of a kind decide."""
@@ -126,7 +162,8 @@ class _Classes:
 class _Regions:
     """One decision for each region, on or off; labels that belong to no region are where none is."""
 
-    title, titles = "region", "regions"
+    title, titles, overlap = "region", "regions", True
+    probs: Kind = "sigmoid"
     fewest, has_offset = 1, False
     num_labels = MAX_CLASSES
 
@@ -153,6 +190,30 @@ class _Regions:
 
     def mask(self, logits: Tensor) -> Tensor:
         return logits > 0
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        return torch.sigmoid(scores)
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        return scores
+
+    def confidence(self, log_probs: Tensor) -> Tensor:
+        return log_probs.abs().amin(0).sigmoid()
+
+    def changed(self, scores: Tensor, mask: Tensor) -> Tensor:
+        return ((scores > 0) != mask).any(0)
+
+    def structures(self, count: int, background: bool) -> range:
+        return range(count)
+
+    def each(self, mask: Tensor, structures: range) -> Tensor:
+        return mask
+
+    def shown_as(self, structures: range) -> Sequence[int]:
+        return self._regions.order
+
+    def truth(self, labels: Tensor, number: int) -> Tensor:
+        return self._regions.truth(labels, number)
 
     def stored_mask(self, values: np.ndarray, kind: Kind) -> np.ndarray:
         return values > self._limit(kind)

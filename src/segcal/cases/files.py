@@ -16,10 +16,10 @@ from torch import Tensor
 from segcal.arguments import typed
 from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.formats import Format, Stored
-from segcal.cases.formats.base import Header, check_folder, find_files
+from segcal.cases.formats.base import check_folder, find_files
 from segcal.cases.formats.ome_zarr import read_ome_labels
 from segcal.cases.geometry import Geometry, check_alike, file_geometry
-from segcal.cases.kept import Read, narrow
+from segcal.cases.kept import Read, Rest, narrow
 from segcal.cases.kinds import filled
 from segcal.cases.labels import Axes, LabelMap, read_channels, read_label_file
 from segcal.cases.nifti_file import EXTENSIONS
@@ -220,7 +220,7 @@ class FileCases(Cases):
         self.check_geometry(case_id)
         image = None if self.image_folder is None else torch.from_numpy(self.image_folder.read(case_id, space))
         warning = max(kind_warnings, default="")
-        rest = {"mask": mask, "spacing": spacing, "image": image, "kind_warning": warning, "votes": votes}
+        rest = Rest(mask=mask, spacing=spacing, image=image, kind_warning=warning, votes=votes)
         return Read(
             logits=dict(zip(rules, pooled, strict=True)),
             disagreement=disagreement,
@@ -249,17 +249,15 @@ class FileCases(Cases):
         """Read one member's scores as they are stored; parts of them that are not there are no logits."""
         with naming_case(case_id):
             source = self.members[member]
-
-            def check(header: Header) -> None:
-                self.footprint.check(header.shape, header.dtype)
-                lacking = source.lacking(case_id)
-                if lacking and (source.values_kind or self.kind) == "logits":
-                    raise InputError(
-                        f"{source.path(case_id)} {lacking}, which read as 0, but every voxel needs its logits. "
-                        "Copy the file again, or write it with all chunks."
-                    )
-
-            return source.read_checked(case_id, check)
+            header = source.header(case_id)
+            self.footprint.check(header.shape, header.dtype)
+            lacking = source.lacking(case_id)
+            if lacking and (source.values_kind or self.kind) == "logits":
+                raise InputError(
+                    f"{source.path(case_id)} {lacking}, which read as 0, but every voxel needs its logits. "
+                    "Copy the file again, or write it with all chunks."
+                )
+            return source.read(case_id)
 
     def to_logits(self, stored: Stored, member: Format, name: str) -> Tensor:
         """Return what one member has stored in the log domain; `name` is for messages."""

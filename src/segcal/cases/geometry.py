@@ -104,7 +104,7 @@ def file_geometry(path: Path, axes: Axes | None) -> list[Geometry]:
     return nifti_geometry(path, axes) if path.name.lower().endswith(EXTENSIONS) else []
 
 
-def nnunet_geometry(path: Path, properties: Mapping[str, Any], space: tuple[int, ...]) -> list[Geometry]:
+def nnunet_geometry(path: Path, properties: Mapping[str, object], space: tuple[int, ...]) -> list[Geometry]:
     """Return the geometry in nnU-Net's properties of an array ``(z, y, x)``; nothing where they have none."""
     stuff = [properties.get(name) for name in ("sitk_stuff", "nibabel_stuff")]
     itk, nibabel = (each if isinstance(each, Mapping) else {} for each in stuff)

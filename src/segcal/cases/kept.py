@@ -9,7 +9,7 @@ way.
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -25,6 +25,16 @@ PICTURED = 1 << 28
 UNDER_WAY = 2
 
 
+class Rest(TypedDict, total=False):
+    """All of a case of files but its scores and labels."""
+
+    mask: Tensor | None
+    spacing: tuple[float, ...] | None
+    image: Tensor | None
+    kind_warning: str
+    votes: Votes | None
+
+
 @dataclass(frozen=True)
 class Read:
     """One case as it was read: logits by pooling, and all else that cases of files have.
@@ -33,7 +43,6 @@ class Read:
         logits: ``(classes, *space)`` by the rule of pooling.
         disagreement: of the members, where it was asked for.
         labels: in the smallest type that holds them.
-        rest: the other attributes of a case by name.
         decided: of each of several members the classes, ``(*space)``.
         digests: of the scores of each member, where they are compared with others.
     """
@@ -41,7 +50,7 @@ class Read:
     logits: dict[str, Tensor]
     disagreement: Tensor | None
     labels: Tensor | None
-    rest: dict[str, Any]
+    rest: Rest
     decided: tuple[Tensor, ...] = ()
     digests: tuple[bytes, ...] = ()
 

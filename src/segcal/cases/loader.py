@@ -205,7 +205,7 @@ class _Reader:
             "Leave shuffling and random transforms out: DataLoader(..., shuffle=False)."
         )
 
-    def __getstate__(self) -> dict[str, Any]:  # an open loader stays in its process
+    def __getstate__(self) -> dict[str, object]:  # an open loader stays in its process
         return {**self.__dict__, "_stream": None, "_held": None, "_next": len(self._digests)}
 
 

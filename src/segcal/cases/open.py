@@ -111,7 +111,11 @@ def open_cases(
     ignore = _ignore(chosen.ignore, facts[0])
     outputs = chosen.regions, chosen.regions_class_order
     regions = folder_regions(*outputs, kind, ignore, chosen.class_names, facts[0])
-    num_classes = _num_classes(members[0], ids, facts[0], kind) if regions is None else len(regions)
+    if regions is None:
+        num_classes = _num_classes(members[0], ids, facts[0], kind)
+        names = _class_names(chosen.class_names, facts[0], num_classes)
+    else:
+        num_classes, names = len(regions), regions.names
     return FileCases(
         ids=ids,
         members=members,
@@ -122,7 +126,7 @@ def open_cases(
         label_folder=label_folder,
         image_folder=None if chosen.images is None else ImageFolder(Path(chosen.images), axes),
         ignore=ignore,
-        class_names=_class_names(chosen.class_names, facts[0], num_classes) if regions is None else regions.names,
+        class_names=names,
         groups=facts[0].groups if chosen.groups is None else resolve_groups(chosen.groups, ids),
         sites=None if chosen.sites is None else resolve_groups(chosen.sites, ids, "site"),
         origin=facts[0].origin,

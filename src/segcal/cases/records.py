@@ -20,7 +20,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from mmap import mmap
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -160,7 +159,7 @@ class Records:
                 put(self.folder / name, beside / Path(name).name)
 
 
-def read_marker(folder: Path) -> dict[str, Any] | None:
+def read_marker(folder: Path) -> dict[str, object] | None:
     """Return what a folder of predictions says about their calibration; None if it does not say that there was one."""
     content = read_json(folder / MARKER) if (folder / MARKER).is_file() else {}
     return content if content.get("format") == APPLIED else None

@@ -51,11 +51,11 @@ def folder_regions(
     if regions is not None and told is not None and Regions.declared(regions, order or told.order, ignore) == told:
         return told  # the same, said twice
     if regions is not None and facts.num_classes is not None:
-        known = "other regions" if facts.regions is not None else "classes of a softmax, which exclude each other"
+        known = "classes of a softmax, which exclude each other" if told is None else "other regions"
         raise InputError(
             f"regions are declared, but the folder itself says that its outputs are {known}. Leave regions out."
         )
-    return declare_regions(regions, order, kind, ignore, names) if facts.regions is None else facts.regions
+    return declare_regions(regions, order, kind, ignore, names) if told is None else told
 
 
 class RegionView(Cases):
@@ -132,8 +132,13 @@ class RegionView(Cases):
 
 def region_view(cases: Cases, number: int) -> RegionView:
     """Return one region of cases that have regions, as cases of two classes."""
+    return RegionView(cases, regions_of(cases), number)
+
+
+def regions_of(cases: Cases) -> Regions:
+    """Return the regions of cases that have some."""
     assert cases.regions is not None
-    return RegionView(cases, cases.regions, number)
+    return cases.regions
 
 
 def region_case(case: Case, regions: Regions, number: int) -> Case:

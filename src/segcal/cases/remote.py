@@ -81,7 +81,7 @@ class Remote:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self._kept: OrderedDict[str, Path] = OrderedDict()
-        self._listed: dict[str, dict[str, Any]] | None = None
+        self._listed: dict[str, dict[str, object]] | None = None
         self._process, self._cached = os.getpid(), None
 
     def __getstate__(self) -> dict[str, str]:  # what is kept here is not there
@@ -90,7 +90,7 @@ class Remote:
     def __setstate__(self, state: dict[str, str]) -> None:
         self.__init__(state["url"])  # type: ignore[misc]
 
-    def listing(self) -> dict[str, dict[str, Any]]:
+    def listing(self) -> dict[str, dict[str, object]]:
         """Return what is in the folder, by name; asked for once."""
         if self._listed is None:
             # Listings that were kept from before would hide what has changed.
@@ -131,7 +131,7 @@ class Remote:
 
     def size(self, name: str) -> int:
         """Return the size of an object."""
-        return int(self.listing().get(name, {}).get("size") or 0)
+        return int(str(self.listing().get(name, {}).get("size") or 0))
 
     def _asked(self, ask: Callable[[Any], Result], url: str) -> Result:
         """Ask, again if there is no answer; in the end raise an error that says what is wrong."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -60,7 +60,7 @@ class StoreWriter:
             name = save_case(case, beside, self.cases.has_offset)
             return self.records.place(case.id, made_from, beside, [name])[0]
 
-    def _check_folder(self, stored: StoreFacts, marker: dict[str, Any] | None, overwrite: bool) -> None:
+    def _check_folder(self, stored: StoreFacts, marker: dict[str, object] | None, overwrite: bool) -> None:
         """Refuse a folder in which cases of something else would be taken for these, or clear it if that is meant."""
         if not (self.folder / DATASET).exists():
             if any(not name.startswith(".") for name in entries(self.folder)):

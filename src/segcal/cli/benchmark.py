@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from segcal.atomic import temporary
 from segcal.benchmark.protocol import load_protocol
 from segcal.benchmark.run import JobRunner
-from segcal.benchmark.tasks import FolderTask
 from segcal.cases.parallel import Engine
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call, check_output
@@ -37,8 +36,7 @@ MOST_WORKERS = 4
 def _benchmark(call: Call) -> int:
     args = call.args
     protocol = load_protocol(args.protocol, args.root)
-    tasks = [task for task in protocol.tasks if isinstance(task, FolderTask)]
-    read = [protocol.root / name for task in tasks for name in (*task.members, task.labels)]
+    read = [protocol.root / name for task in protocol.tasks for name in task.folders]
     check_output(args.output, True, read, read)
     # Predictions of embedded tasks are kept while it runs.
     with claim(args.output), step_bar("benchmark", args.quiet) as show, temporary(args.output) as cache:

@@ -17,7 +17,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -164,7 +164,7 @@ class Call:
             known.pop("labels", None)
         return function(*given, **{name: known[name] for name in names if name in known})
 
-    def end(self, document: dict[str, Any], code: int = DONE) -> int:
+    def end(self, document: Mapping[str, object], code: int = DONE) -> int:
         """Print and write the document, list the cases that failed, and return the exit code."""
         self.output.document(document, self._path)
         finished = self.output.finish()

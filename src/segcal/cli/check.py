@@ -5,6 +5,7 @@ from typing import Any
 
 import segcal
 from segcal.cases import CheckResult
+from segcal.cases.decision import decision_of
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call
 from segcal.cli.commands import DONE, SOME_FAILED, USER_ERROR, Command, Role, argument, flag
@@ -33,7 +34,8 @@ def _check(call: Call) -> int:
 def _lines(found: CheckResult) -> list[Any]:
     cases = plural(found.cases, "case")
     members = "" if found.members == 1 else f" of {found.members} members ({found.pooling})"
-    one, several = ("class", "classes") if found.regions is None else ("region", "regions")
+    decision = decision_of(found.regions)
+    one, several = decision.title, decision.titles
     lines: list[Any] = [f"{cases}{members}, {found.num_classes} {several}; format {found.format}, kind {found.kind}"]
     if found.rows:
         classes = [

@@ -77,7 +77,7 @@ class Argument(NamedTuple):
 
 def argument(names: str, about: str, role: Names | None = None, decides: bool = True, **declared: Any) -> Argument:
     """Return an argument; its type is Path if it has a role, or that of a number that is its default."""
-    known: dict[str, Any] = {"help": about}
+    known: dict[str, object] = {"help": about}
     if type(declared.get("default")) in (int, float):
         known["type"] = type(declared["default"])
     if role is not None and role is not Role.TABLE:

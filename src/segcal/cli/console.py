@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from itertools import count
@@ -67,13 +67,13 @@ class Output:
                 self._out.print(text)
             self._out.file.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
 
-    def document(self, data: dict[str, Any], path: Path | None = None) -> None:
+    def document(self, data: Mapping[str, object], path: Path | None = None) -> None:
         """Print the JSON document, if it was asked for, and write it; the cases that failed are part of it."""
         failed = {failure.case_id: in_options(failure.reason) for failure in self.failures}
         if path is not None:
-            write_json(path, {"made_by": f"segcal {path.stem}"} | data | {"failed": failed})
+            write_json(path, {"made_by": f"segcal {path.stem}", **data, "failed": failed})
         if self._json:
-            sys.stdout.write(json_text(data | {"failed": failed}, indent=1) + "\n")
+            sys.stdout.write(json_text({**data, "failed": failed}, indent=1) + "\n")
 
     def warn(self, text: str) -> None:
         """Print a warning."""

@@ -1,9 +1,8 @@
 """``segcal fit``: the best calibrator that keeps the mask, or the one that is named; and what it rests on."""
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import segcal
 from segcal.calibrators import CALIBRATORS, PEERS
@@ -17,6 +16,8 @@ from segcal.cli.console import Output, fit_line, plural, table
 from segcal.errors import InputError
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import check_vacant
+from segcal.fitting.certificate import Certificate
+from segcal.fitting.choice import Candidate, candidates_of
 from segcal.fitting.comparison import read_part
 from segcal.fitting.division import divide, group_names
 from segcal.fitting.progress import Report
@@ -135,16 +136,18 @@ def _judges(call: Call, fitted: Fitted) -> Cases | None:
     return learned if len(set(group_names(learned, learned.ids))) > 1 else None
 
 
-def _show_fit(call: Call, fitted: Fitted) -> dict[str, Any]:
+def _show_fit(call: Call, fitted: Fitted) -> dict[str, object]:
     """Print what was fitted and, if calibrators were compared, how it was chosen; return the document."""
     output, name, certificate = call.output, fitted.calibrator.name, fitted.certificate
     details, pooling = certificate.details, fitted.pooling
     if "regions" in details:
-        _print_regions(output, details["regions"], pooling)
-    if "candidates" in details:
-        name = _title(details["chosen"], pooling)
-        output.say("on held-out cases:", table(HEADINGS, _rows(details, pooling)), ECE_NOTE)
-        output.say(*_not_taken(details, pooling), details["reason"])
+        own = {region: Certificate(**one) for region, one in details["regions"].items()}
+        _print_regions(output, own, pooling)
+    if found := candidates_of(details):
+        chosen = _chosen(found, details["chosen"], pooling)
+        name = chosen.title
+        output.say("on held-out cases:", table(HEADINGS, _rows(found, chosen)), ECE_NOTE)
+        output.say(*_not_taken(found, chosen), details["reason"])
     output.say(*_sentences(fitted, f"{call.args.output}: {name}"))
     print_evidence(output, fitted)
     if not certificate.converged:
@@ -156,50 +159,47 @@ def _show_fit(call: Call, fitted: Fitted) -> dict[str, Any]:
     return {"calibrator": str(call.args.output), "certificate": certificate.to_dict(), **facts}
 
 
-def _print_regions(output: Output, regions: dict[str, Any], pooling: str | None) -> None:
+def _print_regions(output: Output, regions: Mapping[str, Certificate], pooling: str | None) -> None:
     """Print the comparison of every region, and what was fitted to it."""
     rows, reasons = list[list[str]](), list[str]()
     for region, certificate in regions.items():
-        details = certificate["details"]
-        rows += _rows(details, pooling, f"{region}: ")
-        reasons += [f"{region}: {line}" for line in _not_taken(details, pooling)]
+        details = certificate.details
+        if found := candidates_of(details):
+            chosen = _chosen(found, details["chosen"], pooling)
+            rows += _rows(found, chosen, f"{region}: ")
+            reasons += [f"{region}: {line}" for line in _not_taken(found, chosen)]
         reasons += [f"{region}: {details['reason']}"] if "reason" in details else []
     if rows:
         output.say("on held-out cases:", table(HEADINGS, rows), ECE_NOTE, *reasons)
-    output.say("; ".join(f"{region}: NLL {certificate['nll']:.5f}" for region, certificate in regions.items()))
+    output.say("; ".join(f"{region}: NLL {certificate.nll:.5f}" for region, certificate in regions.items()))
 
 
-def _rows(details: dict[str, Any], pooling: str | None, region: str = "") -> list[list[str]]:
+def _chosen(found: Sequence[Candidate], name: str, pooling: str | None) -> Candidate:
+    return next(one for one in found if (one.name, one.pooling) == (name, pooling))
+
+
+def _rows(found: Sequence[Candidate], chosen: Candidate, region: str = "") -> list[list[str]]:
     """Return the row of every candidate."""
-    found = []
-    for one in details.get("candidates", ()):
-        mean, error = one["against"] or (None, None)
-        mark = "*" if _is_chosen(one, details, pooling) else " "
-        found.append([
-            f"{mark}{region}{_title(one['name'], one['pooling'])}",
-            "" if one["nll"] is None else f"{one['nll']:.5f}",
-            "" if one["ece"] is None else f"{one['ece']:.4f}",
+    rows = []
+    for one in found:
+        mean, error = one.against or (None, None)
+        rows.append([
+            f"{'*' if one is chosen else ' '}{region}{one.title}",
+            "" if one.nll is None else f"{one.nll:.5f}",
+            "" if one.ece is None else f"{one.ece:.4f}",
             "" if mean is None else f"{mean:+.5f}" + ("" if error is None else f" ± {error:.5f}"),
-            f"{one['parameters']:,}",
+            f"{one.parameters:,}",
         ])  # fmt: skip
-    return found
+    return rows
 
 
-def _not_taken(details: dict[str, Any], pooling: str | None) -> list[str]:
+def _not_taken(found: Sequence[Candidate], chosen: Candidate) -> list[str]:
     """Return why each candidate was not taken, those with the same reason in one line."""
     why: dict[str, list[str]] = {}
-    for one in details.get("candidates", ()):
-        if not _is_chosen(one, details, pooling) and one["verdict"] != "reference":
-            why.setdefault(one["verdict"], []).append(_title(one["name"], one["pooling"]))
+    for one in found:
+        if one is not chosen and one.verdict != "reference":
+            why.setdefault(one.verdict, []).append(one.title)
     return [f"  {verdict}: {', '.join(titles)}" for verdict, titles in why.items()]
-
-
-def _is_chosen(candidate: dict[str, Any], details: dict[str, Any], pooling: str | None) -> bool:
-    return (candidate["name"], candidate["pooling"]) == (details["chosen"], pooling)
-
-
-def _title(name: str, pooling: str | None) -> str:
-    return name if pooling in (None, "single") else f"{name} ({pooling})"
 
 
 def _sentences(fitted: Fitted, title: str) -> list[str]:

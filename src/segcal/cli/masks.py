@@ -57,7 +57,7 @@ def _margins(call: Call) -> int:
         cells = [[*row[:2], *("" if each is None else f"{each:.4g}" for each in row[2:])] for row in rows if row.volume]
         call.say(table(("case", "structure", "volume", "from", "to"), cells))
         call.say(f"{plural(len({row.case for row in rows}), 'case')} written to {args.output}")
-        return call.end({"volumes": [row._asdict() for row in rows]} | output)
+        return call.end({"volumes": [row._asdict() for row in rows], **output})
     check_file(args.output, SIGNATURE, [*args.paths, args.labels])
     with call.bar("measuring", len(masks.ids)):
         found = call.do(segcal.fit_margins, masks)

@@ -1,7 +1,5 @@
 """``segcal nnunet``: fit from a trained nnU-Net's folds, and predict with the flags of ``nnUNetv2_predict``."""
 
-from typing import Any
-
 import segcal
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call
@@ -23,7 +21,7 @@ def _run(call: Call) -> int:
         return call.end({"calibrator": fitted.calibrator.name, "cases": len(fitted.calibration_ids)})
     if args.i is None or args.o is None:
         raise InputError("-i and -o are missing, but predictions come from images and go to a folder. Name both.")
-    how: dict[str, Any] = {"tile_step_size": args.step_size, "use_mirroring": not args.disable_tta}
+    how: dict[str, object] = {"tile_step_size": args.step_size, "use_mirroring": not args.disable_tta}
     predictor = nnunet.CalibratedPredictor(args.calibrator, device=nnunet.like_nnunets_command(args.device), **how)
     folds = tuple(fold if fold == "all" else int(fold) for fold in args.f)
     predictor.initialize_from_trained_model_folder(str(model), folds, checkpoint_name=args.chk)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from rich.table import Table
 from torch import Tensor
 
-from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case
+from segcal.cases.decision import decision_of
 from segcal.decisions.base import Floats, Limit, Ranked, Rule
 from segcal.decisions.dice import dice_bound
 from segcal.evaluation.slabs import score_slabs
@@ -88,7 +88,7 @@ class Decisions(Printed):
     stale: list[str] = field(default_factory=list)
     masks: Mapping[str, NDArray[np.integer]] = field(default_factory=dict, repr=False)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return everything but the masks as dicts, lists and numbers."""
         facts = {"rule": self.rule, "promise": self.promise}
         return {"schema": 1, "made_by": "segcal decide", **facts, "rows": self.rows}
@@ -119,21 +119,21 @@ class Decider:
 
     def __init__(self, fitted: Fitted, rule: Rule, background: bool = True) -> None:
         self.calibrator, self.rule = fitted.calibrator, rule
-        self.regions = self.calibrator.regions if isinstance(self.calibrator, PerRegion) else None
-        self.structures = range(1 if background and self.regions is None else 0, self.calibrator.num_classes)
+        self.decision = decision_of(self.calibrator.regions)
+        self.structures = self.decision.structures(self.calibrator.num_classes, background)
         names = class_titles(fitted.class_names, self.calibrator.num_classes)
         self.titles = [names[number] for number in self.structures]
         limits = rule.limits(known_reference(fitted, regions=True)) if rule.promise else []
         self.limits = limits[self.structures.start :]
         # Masks of one structure are a label map whatever the rule is.
-        self.overlapping = len(self.structures) > 1 and bool(rule.promise or self.regions is not None)
-        self.everywhere = self.regions is None and self.structures.start == 0
+        self.overlapping = len(self.structures) > 1 and bool(rule.promise or self.decision.overlap)
+        self.everywhere = not self.decision.overlap and self.structures.start == 0
 
     def __call__(self, case: Case) -> DecidedCase:
         """Decide on a case."""
         chosen, size = self.limits or self._choose(case), len(self.structures)
         space = tuple(case.logits.shape[1:])
-        values = self.structures if self.regions is None else self.regions.order
+        values = self.decision.shown_as(self.structures)
         kind = np.uint8 if self.overlapping else np.min_scalar_type(max(values))
         masks = np.zeros((size, *space) if self.overlapping else space, kind)
         sums = np.zeros((9, size))
@@ -152,12 +152,8 @@ class Decider:
         """Yield where a slab is, probabilities and preserved masks of structures, and where anything is predicted."""
         for slab in score_slabs(self.calibrator, case, values=STEP_VALUES):
             scores, logits = slab.scores[0], slab.logits[0]
-            if self.regions is not None:
-                probs, kept = torch.sigmoid(scores), logits > 0
-            else:
-                best = winner(logits, axis=0)
-                probs = torch.softmax(scores, dim=0)[self.structures.start :]
-                kept = torch.stack([best == number for number in self.structures])
+            probs = self.decision.probabilities(scores)[self.structures.start :]
+            kept = self.decision.each(self.decision.mask(logits), self.structures)
             inside = torch.ones_like(kept[0]) if case.mask is None else case.mask[slab.where].to(kept.device)
             yield slab.where, probs * inside, kept & inside, inside
 

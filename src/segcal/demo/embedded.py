@@ -12,9 +12,8 @@ from torch import Tensor
 from segcal.atomic import written
 from segcal.benchmark.tasks import EmbeddedTask, OpenTask
 from segcal.cases.base import Case, Cases
-from segcal.demo.ensembles import MEMBERS, load_ensemble, predict
 from segcal.demo.tasks import HELD_OUT, get_task
-from segcal.demo.unet import UNet
+from segcal.demo.unet import MEMBERS, UNet, load_ensemble, predict
 from segcal.errors import InputError
 from segcal.pooling import POOLINGS, check_pooling, pool
 from segcal.studies.corruptions import corrupt

@@ -12,30 +12,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.decision import decision_of
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import Engine, Workers, behind, map_cases, map_ids, on_case
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
-from segcal.cases.scene_writer import ScenePart, write_scene
 from segcal.cases.suspicion import suspect_kind, warn
-from segcal.cases.write import CaseWriter
+from segcal.cases.write import CaseWriter, ScenePart, write_scene
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.evaluation.slabs import as_seen, calibrated_scores, is_scene, part_of, scene_parts, windows
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import calibrator_digest
-from segcal.kernels.compare_winner import BELOW, compare_winner
-from segcal.numerics import winner
 from segcal.target import claim, entries
 
 VERSION = 2
@@ -168,14 +164,10 @@ def calibrate(
     """
     cut = (slice(None), *inner)
     scores, logits = calibrated_scores(calibrator, case, device="cpu", mean_gap=mean_gap)[cut], case.logits[cut]
-    if isinstance(calibrator, PerRegion):
-        counted = torch.tensor(True) if case.mask is None else case.mask[inner]
-        masks = logits > 0
-        return scores, masks, int((((scores > 0) != masks).any(0) & counted).sum())
-    before = winner(logits, axis=0)
-    changed = compare_winner(scores, before) == BELOW
-    flips = int((changed if case.mask is None else changed & case.mask[inner].numpy()).sum())
-    return torch.log_softmax(scores, dim=0), before, flips
+    counted = torch.tensor(True) if case.mask is None else case.mask[inner]
+    decision = decision_of(calibrator.regions)
+    before = decision.mask(logits)
+    return decision.log_probs(scores), before, int((decision.changed(scores, before) & counted).sum())
 
 
 class Applier:
@@ -250,19 +242,13 @@ class Applier:
                 f"{flips} voxels changed their class, but the calibrator promises to keep it. "
                 "The artefact is damaged or the promise is broken: run segcal audit; nothing was written.",
             )
-        confidence = self._confidence(log_probs).float().numpy() if self._map else None
+        confidence = self._cases.decision.confidence(log_probs).float().numpy() if self._map else None
         valid = None if case.mask is None else case.mask[inner]
         voxels = log_probs[0].numel() if valid is None or not where else int(valid.sum())
         return ScenePart(where, log_probs, before if keeps else None, confidence, valid), voxels, flips
 
-    def _confidence(self, found: Tensor) -> Tensor:
-        """Return the probability of the decision; of regions, that of the least sure one."""
-        if isinstance(self._calibrator, PerRegion):
-            return found.abs().amin(0).sigmoid()
-        return found.amax(0).exp()
 
-
-def record_of(fitted: Fitted, cases: FileCases, kind: str | None = None) -> dict[str, Any]:
+def record_of(fitted: Fitted, cases: FileCases, kind: str | None = None) -> dict[str, object]:
     """Return what the output depends on besides the cases."""
     return {
         "format": FORMAT,
@@ -278,7 +264,7 @@ def record_of(fitted: Fitted, cases: FileCases, kind: str | None = None) -> dict
     }
 
 
-def check_folder(folder: Path, cases: FileCases, record: dict[str, Any], overwrite: bool) -> None:
+def check_folder(folder: Path, cases: FileCases, record: dict[str, object], overwrite: bool) -> None:
     """Refuse a folder in which the results of something else would be taken for ours, or clear it if that is meant."""
     if folder.resolve() in cases.folders():
         return  # the writer has a message for it

@@ -79,7 +79,7 @@ class Finding:
     statement: str
     violation: float
     measured: float | None = None
-    example: dict[str, Any] | None = None
+    example: dict[str, object] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Audit:
     flips: int | None = None
     passed: bool = True
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain data."""
         return asdict(self)
 
@@ -159,11 +159,11 @@ def audit(
         tried = tried.with_others(found)
         if progress is not None:
             progress()
-    logits = adversarial(2 if isinstance(calibrator, PerRegion) else calibrator.num_classes)
     findings: tuple[Finding, ...]
     if isinstance(calibrator, PerRegion):
-        findings = (*_by_region(calibrator, logits, tried), _nesting(calibrator, tried))
+        findings = (*_by_region(calibrator, adversarial(2), tried), _nesting(calibrator, tried))
     else:
+        logits = adversarial(calibrator.num_classes)
         findings = (_offset(calibrator, logits, tried), _decision(calibrator, logits, tried))
     return Audit(
         calibrator=calibrator.name,
@@ -293,7 +293,7 @@ def adversarial(num_classes: int) -> Tensor:
 
 
 @torch.no_grad()
-def shift_change(calibrator: Calibrator, logits: Tensor) -> tuple[float, dict[str, Any]]:
+def shift_change(calibrator: Calibrator, logits: Tensor) -> tuple[float, dict[str, object]]:
     """Return the largest change of a log-probability under a shift, and the voxel where probabilities change most."""
     logits = (logits / GRID).round() * GRID
     shaped, context = _as_taken(calibrator, logits)
@@ -317,7 +317,7 @@ def shift_change(calibrator: Calibrator, logits: Tensor) -> tuple[float, dict[st
 
 
 @torch.no_grad()
-def rise_of(calibrator: Calibrator, logits: Tensor, kept: str) -> tuple[float, dict[str, Any]]:
+def rise_of(calibrator: Calibrator, logits: Tensor, kept: str) -> tuple[float, dict[str, object]]:
     """Return by how much a class rises above one that was above it, and the clearest voxel that shows it."""
     scores = calibrator.scores(*_as_taken(calibrator, logits)).movedim(1, -1).reshape(logits.shape).to(logits.device)
     rises = _reversal(logits, scores)

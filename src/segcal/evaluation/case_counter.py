@@ -27,7 +27,7 @@ from segcal.raters import Votes
 from segcal.regions import Regions
 from segcal.resample import Draws, percentile_interval, row_blocks
 from segcal.statistics import BandCache, CaseTables, Counted, total_of
-from segcal.statistics.additive import Confusion, Likelihood, unsummed
+from segcal.statistics.additive import AdditiveTable, Confusion, Likelihood, unsummed
 from segcal.summary import Difference, Estimate, difference, estimate
 from segcal.types import IGNORED, Context
 
@@ -230,7 +230,7 @@ class Stage:
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
         self.metrics = metrics
         self.values: dict[str, dict[str, float]] = {name: {} for name in metrics}
-        self.parts: dict[str, dict[str, Any]] = {name: {} for name, metric in metrics.items() if metric.pooled}
+        self.parts: dict[str, dict[str, AdditiveTable]] = {name: {} for name, one in metrics.items() if one.pooled}
 
     def add(self, case_id: str, tables: CaseTables) -> dict[str, float | None]:
         """Read the metrics of one case, keep them, and return them."""

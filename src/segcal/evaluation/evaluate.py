@@ -19,7 +19,6 @@ import torch
 
 from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
@@ -28,7 +27,7 @@ from segcal.cases.records import read_marker
 from segcal.cases.suspicion import Suspicion, other_origin, suspect_kind, warn, wrong_kinds
 from segcal.errors import InputError
 from segcal.evaluation.case_counter import Counter, Map, Stage, region_metrics, summarise
-from segcal.evaluation.result import Evaluation
+from segcal.evaluation.result import Evaluation, Row
 from segcal.evaluation.slabs import as_seen
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
@@ -112,7 +111,7 @@ def evaluate(
         warn(suspect_kind(cases))
     measure = partial(_measure, counter, calibrator)
     stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     per = 1 if cases.raters is None else sum(cases.raters.weights)
     kind_warnings: dict[str, str] = {}
     failures = Failures(failed)
@@ -260,7 +259,7 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
 
 def check_regions(calibrator: object, cases: Cases) -> None:
     """Refuse a calibrator of regions for classes, of classes for regions, and of other regions."""
-    own = calibrator.regions if isinstance(calibrator, PerRegion) else None
+    own = calibrator.regions if isinstance(calibrator, Calibrator) else None
     if own == cases.regions:
         return
     words = ["classes" if each is None else f"the regions {each}" for each in (own, cases.regions)]

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from rich import box
@@ -19,6 +19,7 @@ from segcal.atomic import write_text
 from segcal.documents import write_csv
 from segcal.metrics import Metric
 from segcal.resample import FEWEST_GROUPS
+from segcal.statistics.additive import AdditiveTable
 from segcal.summary import TOO_FEW, Difference, Estimate, Interval
 
 SCHEMA = 1
@@ -26,6 +27,8 @@ SCHEMA = 1
 CSV_SIGNATURE = re.compile(rb"case,(part,)?stage,group,voxels,ignored\b")
 SUMMARY_SIGNATURE = re.compile(rb'\{\n "stage": "')
 WIDTH = 140
+# A case at a stage: case, stage, group, voxels, ignored, and each metric by its name (None: undefined).
+Row: TypeAlias = dict[str, Any]
 # On fewer columns only the difference keeps its interval.
 WIDE = 125
 ARROWS = {"lower": "↓", "higher": "↑", None: ""}
@@ -36,7 +39,7 @@ class Evaluation:
     """Metrics of each case, and their means with intervals.
 
     Attributes:
-        rows: one dict a case and stage: case, stage, group, voxels, ignored, and one entry a metric (None: undefined).
+        rows: one per case and stage.
         before: the estimate of each metric before calibration.
         after: the same after calibration; None without a calibrator.
         change: the paired difference after - before of each metric; None without a calibrator.
@@ -47,13 +50,13 @@ class Evaluation:
         fitted_on: how many of the cases have names of cases that the calibrator was fitted or chosen on.
     """
 
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     before: dict[str, Estimate]
     after: dict[str, Estimate] | None
     change: dict[str, Difference] | None
     metrics: Mapping[str, Metric] = field(repr=False)
     level: float
-    parts: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict, repr=False)
+    parts: Mapping[str, Mapping[str, Mapping[str, AdditiveTable]]] = field(default_factory=dict, repr=False)
     calibrator: str | None = None
     fitted_on: int = 0
 
@@ -88,10 +91,10 @@ class Evaluation:
         }
         write_text(path, json.dumps(document, indent=1))
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return everything as dicts, lists and numbers."""
 
-        def plain(part: Mapping[str, Interval] | None) -> dict[str, Any] | None:
+        def plain(part: Mapping[str, Interval] | None) -> dict[str, object] | None:
             return None if part is None else {name: msgspec.to_builtins(one) for name, one in part.items()}
 
         facts = {

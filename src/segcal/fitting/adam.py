@@ -22,7 +22,7 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +84,17 @@ class AdamState:
     waited: int = 0
 
 
+class TrainingState(TypedDict):
+    """The state of a training after a round: parameters now, their mean, the best ones, and how it came there."""
+
+    parameters: list[Tensor]
+    mean: list[Tensor]
+    kept: list[Tensor]
+    adam: Any  # the fields of AdamState
+    curve: list[float]
+    steps: int
+
+
 class Adam:
     """Adam with a learning rate that falls on a plateau, as `torch.optim` has both.
 
@@ -126,17 +137,17 @@ class FileKeeper:
         identity: plain data that decides the training; a state of another training is refused.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, identity: Mapping[str, object]) -> None:
         self._path = path
         self._identity = {name: _digest(value) for name, value in identity.items()}
 
-    def save(self, state: dict[str, Any]) -> None:
+    def save(self, state: Mapping[str, object]) -> None:
         """Write a state so that a kill at any moment leaves the old file or the new one."""
         content = io.BytesIO()  # a full disk would be an error without a name inside torch
         torch.save({"version": VERSION, "identity": self._identity, **state}, content)
         write_bytes(self._path, content.getbuffer())
 
-    def load(self) -> dict[str, Any] | None:
+    def load(self) -> TrainingState | None:
         """Return the state that was written last; None if there is none."""
         if not self._path.exists():
             return None
@@ -157,7 +168,7 @@ class FileKeeper:
                     f"{self._path} belongs to a fit with another {name}, but the fit goes on only with the same. "
                     "Name another checkpoint folder, or delete this one."
                 )
-        return state
+        return cast(TrainingState, state)
 
 
 def _digest(value: Any) -> str:
@@ -207,7 +218,7 @@ def train_rounds(
         report(number, curve[-1])
         if keeper is not None:
             tensors = {"parameters": current, "mean": mean, "kept": kept}
-            keeper.save(tensors | {"adam": vars(adam.state), "curve": curve, "steps": steps})
+            keeper.save({**tensors, "adam": vars(adam.state), "curve": curve, "steps": steps})
     _set(parameters, kept)
     return Training(
         curve[best_round], tuple(curve), ran_out_of_patience=len(curve) - 1 - best_round >= options.patience
@@ -215,7 +226,7 @@ def train_rounds(
 
 
 def _resume(
-    state: dict[str, Any] | None, parameters: Sequence[nn.Parameter], adam: "Adam"
+    state: TrainingState | None, parameters: Sequence[nn.Parameter], adam: "Adam"
 ) -> tuple[list[Tensor], list[Tensor], list[float], int]:
     """Return the average, the best parameters, the curve and the steps so far, and set the rest, as a state has it."""
     if state is None:

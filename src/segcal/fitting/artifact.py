@@ -130,7 +130,7 @@ class Description(msgspec.Struct):
     segcal: str
     name: str
     num_classes: int
-    options: dict[str, Any]
+    options: dict[str, object]
     translation_invariant: bool
     preserves: str | None
     class_names: tuple[str, ...] | None
@@ -154,7 +154,7 @@ PROVENANCE = (
 )  # fmt: skip
 
 
-def _describe(fitted: Fitted, weights_digest: str) -> dict[str, Any]:
+def _describe(fitted: Fitted, weights_digest: str) -> dict[str, object]:
     calibrator, entry = fitted.calibrator, saved_entry(fitted.calibrator)
     record = Description(
         schema=SCHEMA,
@@ -170,7 +170,7 @@ def _describe(fitted: Fitted, weights_digest: str) -> dict[str, Any]:
         **{name: getattr(fitted, name) for name in PROVENANCE},
     )
     try:
-        plain: dict[str, Any] = msgspec.to_builtins(record, enc_hook=float)  # numpy has floats of its own
+        plain: dict[str, object] = msgspec.to_builtins(record, enc_hook=float)  # numpy has floats of its own
     except (TypeError, ValueError):
         raise InputError(
             f"options of {entry[0]} are {entry[1]}, but numbers, text, lists and dictionaries can be saved. Keep "
@@ -179,7 +179,7 @@ def _describe(fitted: Fitted, weights_digest: str) -> dict[str, Any]:
     return {**plain, "digest": _digest(plain)}
 
 
-def _revive(path: Path, plain: dict[str, Any]) -> Description:
+def _revive(path: Path, plain: dict[str, object]) -> Description:
     for name, newest in (("reference", VERSION), ("objects", OBJECTS_VERSION)):
         found = plain.get(name)
         version = found.get("version") if isinstance(found, dict) else None
@@ -196,7 +196,7 @@ def _revive(path: Path, plain: dict[str, Any]) -> Description:
         raise _broken(path / DESCRIPTION, f"lacks or misspells {[*missing, error][0]}") from None
 
 
-def _digest(description: dict[str, Any]) -> str:
+def _digest(description: dict[str, object]) -> str:
     plain = json.dumps({key: value for key, value in description.items() if key != "digest"}, sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()
 

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -151,10 +150,10 @@ class LearningData:
     train: Batches
     validation: Batches
     available: int
-    details: dict[str, Any]
+    details: dict[str, object]
 
 
-def _held_back(request: Request, validation: object, parts: str) -> tuple[Split | None, dict[str, Any]]:
+def _held_back(request: Request, validation: object, parts: str) -> tuple[Split | None, dict[str, object]]:
     """Return the cases divided, if there is no validation and more than one group; and what the certificate says."""
     cases = request.cases
     if validation is not None:

@@ -12,10 +12,11 @@ from segcal.calibrators import PEERS, make_calibrator, make_per_region
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Cases
-from segcal.cases.region_view import region_view
+from segcal.cases.region_view import region_view, regions_of
 from segcal.cases.suspicion import suspect_kind, warn
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate, Fitted
+from segcal.fitting.choice import candidates_of
 
 # Default candidates of a region: what keeps its decision, and what may move it.
 KEEPING = ("identity", "ts", "conic", "conic_class")
@@ -29,20 +30,20 @@ def fit_by_region(
 
     The function fits, or compares and fits; all must come to one pooling.
     """
-    assert cases.regions is not None
+    regions = regions_of(cases)
     check_validation(cases, validation)
     warn(suspect_kind(cases.pooled(cases.poolings[0])))
     found = [
         fit_one(number, region_view(cases, number), None if validation is None else region_view(validation, number))
-        for number in range(len(cases.regions))
+        for number in range(len(regions))
     ]
     pooling = found[0].pooling
     ids = [case_id for case_id in cases.ids if all(case_id in one.calibration_ids for one in found)]
     return replace(
         found[0],
-        calibrator=PerRegion(cases.regions, [one.calibrator for one in found]).eval().requires_grad_(False),
-        certificate=join({name: one.certificate for name, one in zip(cases.regions.names, found, strict=True)}),
-        class_names=cases.regions.names,
+        calibrator=PerRegion(regions, [one.calibrator for one in found]).eval().requires_grad_(False),
+        certificate=join({name: one.certificate for name, one in zip(regions.names, found, strict=True)}),
+        class_names=regions.names,
         fingerprint=cases.pooled(pooling).subset(ids).fingerprint(),
         calibration_ids=tuple(ids),
     )
@@ -59,10 +60,9 @@ def check_validation(cases: Cases, validation: Cases | None) -> None:
 
 def inner_of(name_or_calibrator: Any, cases: Cases, number: int) -> Calibrator:
     """Return the calibrator from which the fit of a region starts."""
-    assert cases.regions is not None
-    named = isinstance(name_or_calibrator, str)
-    whole = make_per_region(name_or_calibrator, cases.regions) if named else name_or_calibrator
-    if getattr(whole, "regions", None) != cases.regions:
+    regions, named = regions_of(cases), isinstance(name_or_calibrator, str)
+    whole = make_per_region(name_or_calibrator, regions) if named else name_or_calibrator
+    if getattr(whole, "regions", None) != regions:
         raise InputError(
             f"name_or_calibrator is {type(name_or_calibrator).__name__}, but the cases have regions: a name, or a "
             "calibrator of these regions, is needed. Pass a name such as 'conic'."
@@ -75,9 +75,9 @@ def best_pooling(found: Mapping[str, Fitted], poolings: tuple[str | None, ...]) 
     """Return the pooling in which temperature scaling has the lowest loss, summed over regions."""
     sums: dict[str | None, float] = dict.fromkeys(poolings, 0.0)
     for one in found.values():
-        for candidate in one.certificate.details.get("candidates", ()):
-            if candidate["name"] == "ts" and candidate["nll"] is not None:
-                sums[candidate["pooling"]] += candidate["nll"]
+        for candidate in candidates_of(one.certificate.details):
+            if candidate.name == "ts" and candidate.nll is not None:
+                sums[candidate.pooling] += candidate.nll
     return min(sums, key=lambda pooling: sums[pooling])
 
 
@@ -97,9 +97,9 @@ def join(certificates: Mapping[str, Certificate]) -> Certificate:
     residuals = [one.kkt_residual for one in found if one.kkt_residual is not None]
     held_out = [one.validation_nll for one in found if one.validation_nll is not None]
     reasons = {name: str(one.details["reason"]) for name, one in certificates.items() if "reason" in one.details}
-    details = {"regions": {name: one.to_dict() for name, one in certificates.items()}}
+    details: dict[str, object] = {"regions": {name: one.to_dict() for name, one in certificates.items()}}
     if reasons:
-        details["reason"] = " ".join(f"{name}: {reason}" for name, reason in reasons.items())  # type: ignore[assignment]
+        details["reason"] = " ".join(f"{name}: {reason}" for name, reason in reasons.items())
     return Certificate(
         method=", ".join(dict.fromkeys(one.method for one in found)),
         objective=sum(one.objective for one in found),

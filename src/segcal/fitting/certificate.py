@@ -64,7 +64,7 @@ class Certificate:
     curve: tuple[float, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain data."""
         return asdict(self)
 

@@ -40,7 +40,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import fmean, median
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from scipy.special import stdtrit  # of Student's t: scipy.stats takes long to import
 
@@ -100,6 +100,11 @@ class Candidate:
     def title(self) -> str:
         """Return the name with the pooling."""
         return self.name if self.pooling in (None, "single") else f"{self.name} ({self.pooling})"
+
+
+def candidates_of(details: Mapping[str, Any]) -> list[Candidate]:
+    """Return the candidates of a comparison, from the details of a certificate; none where there was no comparison."""
+    return [Candidate(**one) for one in details.get("candidates", ())]
 
 
 @dataclass(frozen=True)

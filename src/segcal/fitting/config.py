@@ -78,7 +78,7 @@ class FitConfig:
         """Return the paper's own procedure (App. B): Adam, plateau schedule, early stopping, 20 trials."""
         return cls(method="paper", **options)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain data: what decides the result."""
         return {name: value for name, value in asdict(self).items() if name not in ("checkpoint", "journal")}
 

@@ -10,8 +10,6 @@ The temperature is the exact minimiser of the NLL of all other voxels below the 
 :data:`segcal.fitting.selective.WRONG_TEMPERATURES`.
 """
 
-from typing import Any
-
 import numpy as np
 import scipy
 import torch
@@ -128,7 +126,7 @@ def _details(
     below: NDArray[np.bool_],
     right: NDArray[np.bool_],
     solution: Solution | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     above_t = None if calibrator.above == "uniform" else 1 / float(calibrator.inverse_temperature_unsure.detach())
     covered = float(weight[below].sum())
     return {

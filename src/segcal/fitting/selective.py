@@ -15,7 +15,6 @@ Then nothing is flagged, and the certificate says so.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -168,7 +167,7 @@ def _set_temperatures(calibrator: Selective, voxels: Voxels, quality: Detection,
 
 
 @torch.no_grad()
-def _better_of(request: Request, calibrator: Selective) -> dict[str, Any]:
+def _better_of(request: Request, calibrator: Selective) -> dict[str, object]:
     """Make it temperature scaling if that is better on the validation voxels, and return what the certificate says."""
     published = request.config.method == "paper"
     if published or request.validation is None or calibrator.inner is not None or calibrator.temperatures != "nll":
@@ -209,7 +208,7 @@ def _add(sums: _Tried, scores: Tensor, labels: Tensor, weight: Tensor) -> None:
 
 def _details(
     calibrator: Selective, quality: Detection, examples: Examples, validated: bool, inside: Certificate | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     right = calibrator.inverse_temperature_right if calibrator.inner is None else None
     return {
         "selector": {**quality, "measured_on": "validation" if validated else "calibration"},

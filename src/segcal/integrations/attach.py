@@ -15,14 +15,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case
-from segcal.cases.keep_argmax import keep_decision, keep_side
+from segcal.cases.decision import decision_of
 from segcal.checks import as_tensor
 from segcal.errors import InputError, MissingExtraError
 from segcal.evaluation.apply import calibrate
@@ -68,11 +68,11 @@ def calibrated_probs(calibrator: Calibrator, logits: object, name: str = "logits
     scores = torch.as_tensor(values.detach().cpu()).as_subclass(Tensor)
     case = Case(name, scores.to(compute_dtype(scores.dtype)))
     log_probs, before, _ = calibrate(calibrator, case)
-    if isinstance(calibrator, PerRegion):
-        each = log_probs.double().sigmoid().float().numpy()
-        return torch.from_numpy(keep_side(each, before.numpy(), 0.5, name) if calibrator.preserves else each)
-    probs = log_probs.float().exp().numpy()
-    return torch.from_numpy(keep_decision(probs, before.numpy(), name) if calibrator.preserves else probs)
+    decision = decision_of(calibrator.regions)
+    probs = decision.encode(log_probs, decision.probs, np.dtype(np.float32))
+    if calibrator.preserves:
+        decision.keep(probs, before.numpy(), None, decision.probs, name)
+    return torch.from_numpy(probs)
 
 
 def need(module: str, extra: str) -> ModuleType:

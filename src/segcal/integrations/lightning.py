@@ -103,7 +103,7 @@ class CalibrationCallback(Callback):
             if len(kept) > 1:
                 pl_module.log_dict(self._measure(kept), rank_zero_only=True)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the artefact as bytes, for the checkpoint."""
         if self.fitted is None:
             return {}

@@ -25,8 +25,9 @@ from segcal.atomic import write_text
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import SINGLE_FOLDS
+from segcal.cases.decision import decision_of
 from segcal.cases.formats.nnunet import dataset_regions
-from segcal.cases.kinds import region_logits, to_log_domain
+from segcal.cases.kinds import to_log_domain
 from segcal.cases.open import open_cases
 from segcal.cases.records import APPLIED, MARKER
 from segcal.cases.suspicion import other_origin, warn
@@ -54,12 +55,9 @@ class CalibratedSoftmax:
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Take the softmax, or the sigmoid of regions, as nnU-Net does, and calibrate what it would have stored."""
-        if isinstance(self.calibrator, PerRegion):
-            each = torch.sigmoid(logits.float().cpu())
-            own = region_logits(each, "sigmoid", "prediction", self.calibrator.num_classes)
-            return calibrated_probs(self.calibrator, own, "prediction")
-        probs = torch.softmax(logits.float().cpu(), 0)
-        return calibrated_probs(self.calibrator, to_log_domain(probs, "probs", "prediction"), "prediction")
+        decision = decision_of(self.calibrator.regions)
+        probs = decision.probabilities(logits.float().cpu())
+        return calibrated_probs(self.calibrator, decision.logits(probs, decision.probs, "prediction"), "prediction")
 
 
 class WholeImage:
@@ -82,11 +80,11 @@ class WholeImage:
 class CalibratedPlans(PlansManager):
     """Plans whose label manager calibrates."""
 
-    def __init__(self, plans: dict[str, Any], calibrator: Any) -> None:
+    def __init__(self, plans: dict[str, object], calibrator: Any) -> None:
         super().__init__(plans)
         self.calibrator = calibrator
 
-    def get_label_manager(self, dataset_json: dict[str, Any], **named: Any) -> Any:
+    def get_label_manager(self, dataset_json: dict[str, object], **named: Any) -> Any:
         """Return nnU-Net's label manager with a calibrated softmax, or one that calibrates the whole image."""
         if self.calibrator.pointwise:
             return super().get_label_manager(dataset_json, inference_nonlin=CalibratedSoftmax(self.calibrator), **named)
@@ -126,7 +124,7 @@ class CalibratedPredictor(nnUNetPredictor):
     def _calibrate(self) -> None:
         calibrator = to_calibrator(self.fitted)
         labels = self.plans_manager.get_label_manager(self.dataset_json)
-        own = calibrator.regions if isinstance(calibrator, PerRegion) else None
+        own = calibrator.regions
         regions = dataset_regions(self.dataset_json["labels"], self.dataset_json.get("regions_class_order"))
         if own != regions:
             words = ["classes" if each is None else f"the regions {', '.join(each.names)}" for each in (regions, own)]

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import scipy
+import torch
 
 from segcal.arguments import typed
 from segcal.atomic import written
@@ -35,8 +36,7 @@ from segcal.cases.base import Case, CaseError
 from segcal.cases.files import FileCases
 from segcal.cases.formats.geotiff import GeoTiff
 from segcal.cases.parallel import map_cases
-from segcal.cases.qgis_style import polygon_style
-from segcal.cases.raster_file import open_raster
+from segcal.cases.raster_file import open_raster, polygon_style
 from segcal.cases.records import Records, content_digest
 from segcal.cases.write import write_volume
 from segcal.checks import check_choice
@@ -182,12 +182,14 @@ def _write_polygons(probs: np.ndarray, cases: FileCases, case: Case, folder: Pat
             )
         there, crs = file.transform, file.crs
     inside = np.ones(probs.shape[1:], bool) if case.mask is None else case.mask.numpy()
-    on = probs > 0.5 if cases.regions is not None else probs.argmax(0) == np.arange(len(probs))[:, None, None]
+    decision = cases.decision
+    structures = decision.structures(len(probs), background=True)
+    on = decision.each(torch.from_numpy(decision.stored_mask(probs, decision.probs)), structures).numpy()
     metres = abs(there.determinant) * crs.linear_units_factor[1] ** 2 if crs.is_projected else None
     features = [
         {"type": "Feature", "properties": {"class": names[number], **about}, "geometry": shape}
-        for number in range(cases.regions is None, len(probs))
-        for about, shape in _parts(probs[number], on[number] & inside, there, crs, metres)
+        for number, own in zip(structures, on, strict=True)
+        for about, shape in _parts(probs[number], own & inside, there, crs, metres)
     ]
     path = folder / f"{case.id}.geojson"
     path.write_text(json_text({"type": "FeatureCollection", "features": features}) + "\n", "utf-8")
@@ -197,7 +199,7 @@ def _write_polygons(probs: np.ndarray, cases: FileCases, case: Case, folder: Pat
 
 def _parts(
     probs: np.ndarray, on: np.ndarray, there: Any, crs: Any, metres: float | None
-) -> Iterator[tuple[dict[str, Any], Any]]:
+) -> Iterator[tuple[dict[str, float | None], Any]]:
     features, warp = (load_extra(f"rasterio.{name}", "geo") for name in ("features", "warp"))
     parts, count = scipy.ndimage.label(on)
     pixels = np.bincount(parts.ravel(), minlength=count + 1)

@@ -60,7 +60,7 @@ class Meter:
 
     def reset(self) -> None:
         """Forget everything."""
-        self._sums: dict[str, Any] = {}
+        self._sums: dict[str, object] = {}
         self._classes: int | None = None
 
     def __repr__(self) -> str:

@@ -36,13 +36,13 @@ class AdditiveTable:
             total[f.name] = mine if FIXED in marks else None if PER_CASE in marks else _add(mine, its)
         return type(self)(**total)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return the table as dicts, lists and numbers, fit for JSON."""
-        plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True, enc_hook=_encode)
+        plain: dict[str, object] = msgspec.to_builtins(self, str_keys=True, enc_hook=_encode)
         return plain
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+    def from_plain(cls, plain: Mapping[str, object]) -> Self:
         """Return the table that :meth:`to_plain` wrote; what an older version did not count has its default."""
         return msgspec.convert(plain, cls, str_keys=True, dec_hook=_decode)
 
@@ -68,7 +68,7 @@ def unsummed(table: Any) -> dict[str, Any]:
     return {name: getattr(table, name) if FIXED in own else None for name, own in marks.items() if own}
 
 
-def total_of(tables: Mapping[str, Any]) -> Any:
+def total_of(tables: Mapping[str, object]) -> Any:
     """Add tables by case id, in the order of the ids.
 
     >>> total_of({"b": 1, "a": 2})
@@ -77,7 +77,7 @@ def total_of(tables: Mapping[str, Any]) -> Any:
     ids = sorted(tables)
     if not ids:
         raise InputError("tables is empty, but at least one case is needed. Count a case first.")
-    total = tables[ids[0]]
+    total: Any = tables[ids[0]]
     for case_id in ids[1:]:
         total = total + tables[case_id]
     return total
@@ -91,7 +91,7 @@ def _add(mine: Any, its: Any) -> Any:
     return mine + its
 
 
-def _encode(array: np.ndarray) -> dict[str, Any]:
+def _encode(array: np.ndarray) -> dict[str, object]:
     """Return an array as plain data. Most cells of most tables are empty: only the others are written."""
     flat = array.reshape(-1)
     filled = np.flatnonzero(flat)
@@ -99,7 +99,7 @@ def _encode(array: np.ndarray) -> dict[str, Any]:
     return {"dtype": array.dtype.name, "shape": shape, "cells": filled.tolist(), "values": values}
 
 
-def _decode(kind: type, plain: dict[str, Any]) -> np.ndarray:
+def _decode(kind: type, plain: Any) -> np.ndarray:
     array = np.zeros(plain["shape"], plain["dtype"])
     array.reshape(-1)[plain["cells"]] = plain["values"]
     return array

@@ -255,7 +255,7 @@ def _clearest(calibrator: Calibrator) -> tuple[float, float, Values, Values, Val
     if not calibrator.pointwise:
         change, found = shift_change(calibrator, voxels)
         first, second = (np.array(found[key], float) for key in ("probabilities", "and after the shift"))
-        return change, float(found["the same plus"]), np.array(found["logits"], float), first, second
+        return change, float(np.array(found["the same plus"])), np.array(found["logits"], float), first, second
     before = calibrator(voxels)
     worst = 0.0
     for shift in (*VISIBLE_SHIFTS, VISIBLE_SHIFTS[0]):  # the first again, where none of them can be seen

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case
+from segcal.cases.decision import decision_of
 from segcal.evaluation.slabs import score_slabs
 from segcal.fitting.object_reference import OF_OBJECT, ObjectRule
 from segcal.numerics import decided, winner
@@ -166,11 +167,8 @@ def _described(found: Components, case: Case) -> tuple[Floats, Floats]:
 def _compared(found: Components, case: Case, calibrator: Calibrator, rule: ObjectRule) -> tuple[Floats, int, int]:
     """Return what labels say of each object, how many objects the labels have, and how many of these are missed."""
     assert case.labels is not None
-    labels, number = case.labels, found.structure
-    if isinstance(calibrator, PerRegion):
-        labels, number = calibrator.regions.truth(labels, found.structure), 1
-    whole = labels.numpy()
-    ours, theirs = np.zeros(whole.shape, np.int64), _numbered(whole == number)
+    whole = decision_of(calibrator.regions).truth(case.labels, found.structure).numpy()
+    ours, theirs = np.zeros(whole.shape, np.int64), _numbered(whole == 1)
     ours[found.box] = np.where(whole[found.box] == IGNORED, 0, found.numbers)
     said = np.full((int(found.numbers.max(initial=0)), 4), np.nan)
     known, missed = overlaps(ours, theirs, rule)

@@ -25,6 +25,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
+from segcal.cases.decision import decision_of
 from segcal.cases.files import FileCases
 from segcal.cases.geometry import nifti_geometry
 from segcal.cases.parallel import Failures, Workers
@@ -300,10 +301,8 @@ def judges_among(fitted: Fitted, cases: Cases, held_out: bool) -> tuple[Cases, S
 
 def _certificates(fitted: Fitted) -> list[Certificate]:
     """Return the certificate of a fit; of regions, those of each."""
-    if not isinstance(fitted.calibrator, PerRegion):
-        return [fitted.certificate]
-    own = fitted.certificate.details["regions"]
-    return [msgspec.convert(own[name], Certificate) for name in fitted.calibrator.regions.names]
+    own = fitted.certificate.details.get("regions")
+    return [fitted.certificate] if own is None else [msgspec.convert(one, Certificate) for one in own.values()]
 
 
 def fold_fits(
@@ -356,7 +355,7 @@ def numbers_of(fitted: Fitted, names: Sequence[str] | None) -> tuple[int, ...]:
     calibrator = fitted.calibrator
     titles = class_titles(fitted.class_names, calibrator.num_classes)
     if names is None:
-        return tuple(range(0 if isinstance(calibrator, PerRegion) else 1, len(titles)))
+        return tuple(decision_of(calibrator.regions).structures(len(titles), background=True))
     for name in names:
         check_choice(name, "structure", titles)
     return tuple(sorted({titles.index(name) for name in names}))

@@ -124,7 +124,7 @@ class Objects(Printed):
         """Return the rows, what to look at first: where it is least sure whether the object is real, large ones."""
         return sorted(self.rows, key=lambda row: (abs((0.5 if row.p_real is None else row.p_real) - 0.5), -row.voxels))
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return everything as dicts, lists and numbers."""
         tables = {name: [row._asdict() for row in getattr(self, name)] for name in ("rows", "cases", "structures")}
         return {"schema": 1, "made_by": "segcal objects", **vars(self), **tables}

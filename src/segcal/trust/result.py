@@ -109,7 +109,7 @@ class Printed(ABC):
         """Return the tables that are printed, and what they promise."""
 
     @abstractmethod
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return everything as dicts, lists and numbers."""
 
     @classmethod
@@ -189,7 +189,7 @@ class Trust(Printed):
         rows = ({"image": known.get(row["case"], "")} | row for row in self.cases())
         write_csv(path, [first, "image", *others], rows)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return everything as dicts, lists and numbers."""
         facts = {name: getattr(self, name) for name in ("level", "tau", "source", "draws", "promise", "alarms")}
         tables = {name: getattr(self, name) for name in ("rows", "biomarkers", "bounds")}

@@ -6,7 +6,7 @@ belong to :mod:`segcal.cases.files`, and keeping a decision through rounding to 
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -119,11 +119,6 @@ class Format(ABC):
     @abstractmethod
     def read(self, case_id: str) -> Stored:
         """Read one case."""
-
-    def read_checked(self, case_id: str, check: Callable[[Header], None]) -> Stored:
-        """Read one case if a check allows it, before its values are read; a format may do both with one opening."""
-        check(self.header(case_id))
-        return self.read(case_id)
 
     @abstractmethod
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:

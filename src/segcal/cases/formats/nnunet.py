@@ -21,16 +21,17 @@ the stored array.
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image
 
 from segcal.atomic import write_bytes
 from segcal.cases.base import SINGLE_FOLDS
+from segcal.cases.decision import decision_of
 from segcal.cases.formats.base import Format, FormatFacts, Header, Options, Stored, find_files
 from segcal.cases.formats.restricted_pickle import MAX_AXES, load_plain_pickle
 from segcal.cases.geometry import Geometry, nnunet_geometry
@@ -105,7 +106,7 @@ class Nnunet(Format):
         """Return what dataset.json says."""
         data = self.dataset
         return FormatFacts(
-            kind="probs" if data.regions is None else "sigmoid",
+            kind=decision_of(data.regions).probs,
             class_names=data.class_names,
             num_classes=len(data.class_names),
             ignore=data.ignore,
@@ -126,7 +127,7 @@ class Nnunet(Format):
         header = npz_header(path, KEY)
         heads = len(self.dataset.class_names)
         if len(header.shape) < 2 or header.shape[0] != heads:
-            what = "classes" if self.dataset.regions is None else "regions"
+            what = decision_of(self.dataset.regions).titles
             raise InputError(
                 f"{path} has shape {header.shape}, but dataset.json lists {heads} {what}. "
                 "Copy the dataset.json of the model that made it."
@@ -224,6 +225,10 @@ def find_beside(folder: Path, name: str) -> Path | None:
     return next((place / name for place in places if (place / name).is_file()), None)
 
 
+# Of a dataset.json: numbers by name; a region has a list of them.
+Labels: TypeAlias = Mapping[str, Any]
+
+
 def load_dataset(folder: Path, properties: Path | None) -> NnunetDataset:
     """Read the JSON files that belong to a folder of predictions."""
     path = find_beside(folder, "dataset.json")
@@ -294,7 +299,7 @@ def read_properties(
     return mask, spacing
 
 
-def dataset_regions(labels: dict[str, Any], order: Any) -> Regions | None:
+def dataset_regions(labels: Labels, order: Any) -> Regions | None:
     """Return the regions that the labels of a dataset.json define, if they do."""
     if not any(isinstance(value, list) and len(value) > 1 for value in labels.values()):
         return None
@@ -307,7 +312,7 @@ def dataset_regions(labels: dict[str, Any], order: Any) -> Regions | None:
     return Regions.declared(own, order, labels.get("ignore"))
 
 
-def _classes(labels: dict[str, Any], path: Path) -> tuple[tuple[str, ...], int | None]:
+def _classes(labels: Labels, path: Path) -> tuple[tuple[str, ...], int | None]:
     plain = {name: value[0] if isinstance(value, list) and value else value for name, value in labels.items()}
     if not all(type(value) is int for value in plain.values()):
         raise InputError(
@@ -324,7 +329,7 @@ def _classes(labels: dict[str, Any], path: Path) -> tuple[tuple[str, ...], int |
     return tuple(order), ignore
 
 
-def _transpose(plans: dict[str, Any], path: Path | None) -> tuple[int, ...] | None:
+def _transpose(plans: dict[str, object], path: Path | None) -> tuple[int, ...] | None:
     if path is None:
         return None
     axes = plans.get("transpose_forward")
@@ -333,7 +338,7 @@ def _transpose(plans: dict[str, Any], path: Path | None) -> tuple[int, ...] | No
     return tuple(int(axis) for axis in axes)
 
 
-def load_properties(path: Path) -> dict[str, Any]:
+def load_properties(path: Path) -> dict[str, object]:
     """Read nnU-Net's properties of a case."""
     if not path.is_file():
         raise InputError(f"{path} is missing, but the box in which nnU-Net predicted is in it. {REPAIR}")

@@ -173,7 +173,7 @@ def read_ome_labels(path: Path) -> LabelMap:
     return LabelMap(values[0], path, _image(path).spacing())
 
 
-def _attributes(path: Path) -> tuple[dict[str, Any], dict[str, Any], Path]:
+def _attributes(path: Path) -> tuple[Any, dict[str, object], Path]:
     """Return what a group says of its images, all that it says, and the file that says it."""
     third = path / "zarr.json"
     file = third if third.is_file() else path / ".zattrs"

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypedDict, cast
 
 import numpy as np
 
@@ -44,12 +44,37 @@ _ZSTD_BLOCK = 1 << 17
 _ANY = 47
 
 
+class Codec(TypedDict, total=False):
+    """A way of packing chunks; shards have codecs inside."""
+
+    name: str
+    configuration: "Sharding"
+
+
+class Sharding(TypedDict, total=False):
+    """The chunks inside a shard, and where their index is."""
+
+    chunk_shape: list[int]
+    codecs: list[Codec]
+    index_codecs: list[Codec]
+    index_location: str
+
+
+class ArrayMetadata(TypedDict):
+    """The metadata of an array in ``zarr.json`` that are looked at."""
+
+    shape: list[int]
+    chunk_grid: dict[str, dict[str, list[int]]]
+    data_type: str
+    codecs: list[Codec]
+
+
 class ZarrArray(NamedTuple):
     """An array of the library, its folder, and its metadata as the third format says it."""
 
     array: Any
     path: Path
-    metadata: dict[str, Any]
+    metadata: ArrayMetadata
 
     @property
     def whole(self) -> tuple[slice, ...]:
@@ -89,9 +114,9 @@ def open_array(path: Path, mode: str = "r", scene: bool = False) -> ZarrArray:
     """
     zarr = load_extra("zarr", "zarr")
     third = (path / "zarr.json").is_file() or not scene
-    metadata = read_json(path / ("zarr.json" if third else ".zarray"))
+    content = read_json(path / ("zarr.json" if third else ".zarray"))
     with reading(path):
-        metadata = metadata if third else _as_third(metadata)
+        metadata = cast(ArrayMetadata, content) if third else _as_third(content)
         _check_metadata(metadata, path, scene)
         # Chunks of nothing but zeros are written too: a missing one then means that something was lost.
         with zarr.config.set({"array.write_empty_chunks": True}):
@@ -115,7 +140,7 @@ def plain_files(path: Path) -> list[Path]:
     return found
 
 
-def _as_third(content: dict[str, Any]) -> dict[str, Any]:
+def _as_third(content: dict[str, Any]) -> ArrayMetadata:
     """Return the metadata of an array of zarr's second format as the third would say it, as far as it is checked."""
     packed = [each["id"] for each in (content.get("compressor"), *(content.get("filters") or ())) if each is not None]
     return {
@@ -126,7 +151,7 @@ def _as_third(content: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_metadata(metadata: dict[str, Any], path: Path, scene: bool) -> None:
+def _check_metadata(metadata: ArrayMetadata, path: Path, scene: bool) -> None:
     """Refuse unknown codecs, sizes beyond memory, and more chunks than can be gone through."""
     unknown = sorted(_codecs(metadata.get("codecs"), path) - CODECS)
     if unknown:
@@ -167,7 +192,7 @@ def _codecs(codecs: object, path: Path) -> set[str]:
     return names
 
 
-def _check_chunk(path: Path, codecs: list[dict[str, Any]], shape: Sequence[int], itemsize: int) -> None:
+def _check_chunk(path: Path, codecs: list[Codec], shape: Sequence[int], itemsize: int) -> None:
     """Refuse a chunk or shard that unpacks to more than its shape says."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -183,7 +208,7 @@ def _check_chunk(path: Path, codecs: list[dict[str, Any]], shape: Sequence[int],
                 )
 
 
-def _inner_shape(codecs: list[dict[str, Any]]) -> list[int] | None:
+def _inner_shape(codecs: list[Codec]) -> list[int] | None:
     """Return the shape of the chunks inside a shard; None where chunks are not sharded."""
     found = [codec["configuration"].get("chunk_shape") for codec in codecs if codec["name"] == "sharding_indexed"]
     if found and not (isinstance(found[0], list) and all(type(size) is int and size > 0 for size in found[0])):
@@ -192,8 +217,8 @@ def _inner_shape(codecs: list[dict[str, Any]]) -> list[int] | None:
 
 
 def _parts(
-    path: Path, file: BinaryIO, size: int, codecs: list[dict[str, Any]], shape: Sequence[int], itemsize: int
-) -> Iterator[tuple[int, int, list[dict[str, Any]], int]]:
+    path: Path, file: BinaryIO, size: int, codecs: list[Codec], shape: Sequence[int], itemsize: int
+) -> Iterator[tuple[int, int, list[Codec], int]]:
     """Yield where each chunk of a file begins, its length, its codecs and the bytes of its values."""
     inside = _inner_shape(codecs)
     if inside is None:

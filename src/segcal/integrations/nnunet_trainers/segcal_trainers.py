@@ -5,7 +5,6 @@ nnU-Net finds them by their names in the folder of this file (``nnUNet_extTraine
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import nn
 
@@ -28,7 +27,7 @@ class SegcalTrainer(nnUNetTrainer):
     """
 
     loss_name = "ce"
-    loss_options: Mapping[str, Any] = {}
+    loss_options: Mapping[str, object] = {}
 
     def _build_loss(self) -> nn.Module:
         if self.label_manager.has_regions:

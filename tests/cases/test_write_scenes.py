@@ -7,8 +7,8 @@ import torch
 
 from segcal.cases import CaseError, CaseWriter, open_cases
 from segcal.cases.formats.geotiff import GeoTiff
-from segcal.cases.qgis_style import STEPS, polygon_style, raster_style
-from segcal.cases.scene_writer import ScenePart, write_scene
+from segcal.cases.raster_file import STEPS, polygon_style, raster_style
+from segcal.cases.write import ScenePart, write_scene
 
 rasterio = pytest.importorskip("rasterio")
 
