@@ -85,7 +85,7 @@ def test_nothing_defined_is_none():
 
 
 def test_values_that_do_not_fit_the_draws_are_refused():
-    with pytest.raises(InputError, match=r"values has \(3,\) cases in its repeats, but the draws were made for \(4,\)"):
+    with pytest.raises(InputError, match=r"values has \(3,\) cases in its repeats, but the replicates were made for \(4,\)"):
         estimate([np.zeros(3)], Draws([4]))
 
 
@@ -109,7 +109,7 @@ def test_a_summary_comes_back_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        (None, "is not readable .*is missing.*, but it must be as segcal wrote it"),
+        (None, r"summary.json is missing, but it is needed\. Run the benchmark again\.$"),
         ("{", "is not readable"),
         ("[1]", "is not a summary of schema 1, but one is needed. Run the benchmark again"),
         ('{"schema": 2}', "is not a summary of schema 1"),

@@ -132,6 +132,8 @@ def write_csv(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterab
 
 def read_struct(path: Path, kind: type[Known], repair: str) -> Known:
     """Read a JSON file of ours; `repair` says what to do where it is not as segcal wrote it."""
+    if not path.exists():
+        raise ArtifactError(f"{path} is missing, but it is needed. {repair}")
     text = read_text(path)
     try:
         return msgspec.convert(parse_json(text), kind)

@@ -217,6 +217,7 @@ def test_every_declaration_about_files_can_be_made_but_the_pooling():
     names = [field.name for field in fields(ReadOptions)]
     given = {"ignore": 1, "class_axis": 1, "class_names": ["a", "b"], "regions": {"r": [1, 2]}}
     given |= {"regions_class_order": [1], "ignore_geometry": True, "label_axes": "zyx"}
+    given |= {"raters": "bits", "num_raters": 3, "rater_weights": [1, 2, 1]}
     wanted = {name: given.get(name, "x") for name in names if name != "pooling"}
     (task,) = protocol(tasks=[{"name": "mine", "members": ["a"], "labels": "b", **wanted}]).tasks
     fixed = {"class_names": ("a", "b"), "regions": {"r": (1, 2)}, "regions_class_order": (1,)}
