@@ -11,14 +11,17 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from paper import paper_numbers as paper
-from paper.board import FOLDER, Row, counted, measured, number, rows_of_markdown, rows_of_table, write_code, write_rows
+from paper.board import FOLDER, Row, counted, number, rows_of_markdown, rows_of_table, write_code, write_rows
 from paper.choice_rows import choice
 from paper.one_source import check_sources
 from paper.paper_words import agreement, claims, comparisons
 from paper.stamp import read_stamps
 from paper.transfer_rows import parts, transfer
 from segcal.errors import SegcalError
+from segcal.report.board import board_rows
 from segcal.report.paper_tables import SHOWN
 from segcal.studies.binning import binning_tables, summary_binning
 from segcal.studies.offsets import OffsetsData, offset_tables
@@ -86,20 +89,7 @@ def _printed(name: str) -> dict[str, paper.Rows]:
 def results(summaries: Summaries) -> Iterator[Row]:
     """Yield every metric of every pipeline, on the task that it was fitted on or on another."""
     for summary in summaries.values():
-        for row in summary.results:
-            task = f"{row.task}, tested on {row.test_on}" if row.test_on else row.task
-            for metric, column in SHOWN.items():
-                if metric in row.metrics and not _kept(summary, row.pipeline, metric):
-                    title = f"{column.title}, %" if column.scale == 100 else column.title
-                    form = ".1f" if column.scale == 100 else ".4f"
-                    yield from measured(task, row.pipeline, title, row.metrics[metric], form, column.scale)
-            if not row.converged:
-                yield Row(task, row.pipeline, "fit", note="not fitted to its tolerance in some repeat")
-
-
-def _kept(summary: Summary, pipeline: str, metric: str) -> bool:
-    """Return whether a calibrator flips nothing by construction."""
-    return metric == "flip_rate" and summary.pipelines[pipeline].preserves is not None
+        yield from (msgspec.convert(cells, Row, strict=False) for cells in board_rows(summary))
 
 
 def agreements(summaries: Summaries) -> Iterator[Row]:

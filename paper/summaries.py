@@ -17,6 +17,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 MARK = re.compile(r"(<!-- board: (\w+) -->\n)(?:\|.*\n)*")
 TASKS = ("roads", "cardiac", "camvid")
 METRICS = ("NLL", "ECE", "BA-ECE", "ACE")
+RECENT_METRICS = ("NLL", "ECE", "BA-ECE", "ACE per case")
 Found = dict[tuple[str, str, str], Row]
 
 
@@ -259,6 +260,43 @@ def speed_gpu() -> str:
     return table(("copies", "on the device", "whole call", "goal", "two CPU cores, softmaxes"), lines)
 
 
+def recent() -> str:
+    """Return the mean of every recent method, and the lowest of each column in bold."""
+    found, lines = rows_of("peers_recent"), []
+    places = dict.fromkeys(task for task, _, _ in found)
+    for place in places:
+        own = [
+            method for task, method, metric in found if (task, metric) == (place, "NLL") and " against " not in method
+        ]
+        least = {metric: min(found[place, method, metric].value or 0 for method in own) for metric in RECENT_METRICS}
+        for method in own:
+            cells = []
+            for metric in RECENT_METRICS:
+                text = value(found, place, method, metric)
+                cells.append(f"**{text}**" if found[place, method, metric].value == least[metric] else text)
+            more = value(found, place, method, "DSC, %"), value(found, place, method, "Flip, %")
+            lines.append([place, f"`{method}`", *cells, *more])
+    return table(("task", "method", *RECENT_METRICS, "DSC, %", "flips, %"), lines)
+
+
+def published() -> str:
+    found = rows_of("published")
+    columns = ("ACE", "ECE", "MCE", "DSC", "ACE if calibrated")
+    methods = dict.fromkeys((task, method) for task, method, _ in found if task in ("ours", "published"))
+    lines = [[*key, *(value(found, *key, column) for column in columns)] for key in methods]
+    return table(("whose", "method", *columns), lines)
+
+
+def counters() -> str:
+    found = rows_of("counters")
+    names = list(dict.fromkeys(method for _, method, _ in found))
+    places = [place for place in dict.fromkeys(task for task, _, _ in found) if not place.startswith("first")]
+    lines = [[place, *(value(found, place, name, "error, %") for name in names)] for place in places]
+    first = [row for row in read_rows("counters") if row.task.startswith("first")]
+    lines.append(["off by 1 % from, voxels", *(f"{row.value:,}" if row.value else "—" for row in first)])
+    return table(("error of the ECE, %", *names), lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "winners": winners,
     "properties": properties,
@@ -274,6 +312,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed_metrics": speed_metrics,
     "speed_fits": speed_fits,
     "speed_gpu": speed_gpu,
+    "recent": recent,
+    "published": published,
+    "counters": counters,
 }
 
 

@@ -96,6 +96,16 @@ def one_network():
     return {"network": network, "images": images}
 
 
+def rated():
+    """Leave label maps of three raters in the working folder."""
+    for number, rater in enumerate("abc"):
+        Path(f"rater_{rater}").mkdir()
+        for name, logits, _ in made_up(3):
+            rng = np.random.default_rng([number, int(name[-2:])])
+            labels = (logits / 3 + rng.gumbel(size=logits.shape)).argmax(0).astype("uint8")
+            np.save(Path(f"rater_{rater}") / f"{name}.npy", labels)
+
+
 def known_to(page):
     """Return what the reader of a page has already, by name: everything that its blocks use and do not make."""
     curve = {"count": [5, 20], "confidence": [0.6, 0.9], "accuracy": [0.5, 0.8]}
@@ -107,6 +117,8 @@ def known_to(page):
             shutil.copytree("predictions", member)
     if page == "howto/members.md":
         known |= one_network()
+    if page == "howto/raters.md":
+        rated()
     if page in ("calibrators.md", "fitting.md", "metrics.md"):
         known["cases"] = known["cal"] = array_cases(11 if page == "calibrators.md" else 3)
         known["val"] = array_cases(11, seed=1)
@@ -124,6 +136,16 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, folder):
     names = known_to(page)
     for block in code:
         exec(compile(block, page, "exec"), names)
+
+
+def test_the_commands_of_raters_run(folder, capsys):
+    rated()
+    page = (DOCS / "howto" / "raters.md").read_text("utf-8")
+    for line in blocks(page, "")[0].splitlines():
+        with pytest.raises(SystemExit) as stopped:
+            main([*shlex.split(line)[1:], "--json"])
+        assert stopped.value.code == 0, (line, capsys.readouterr())
+    assert "rater_entropy" in capsys.readouterr().out
 
 
 def test_members_of_one_network_are_members(folder):

@@ -17,7 +17,7 @@ LEVELS = (
     {"types"},
     {"atomic", "arguments", "memory", "parent", "regions"},
     {"checks", "numerics", "target", "documents"},
-    {"kernels", "resample"},
+    {"kernels", "resample", "raters"},
     {"pooling"},
     {"calibrators", "statistics", "losses", "cases"},
     {"metrics", "fitting"},

@@ -104,6 +104,17 @@ def test_an_interval_is_never_narrower_than_students():
     assert high > plain[1] + 0.1  # skewed to the right
 
 
+def test_one_group_that_differs_from_all_others_gives_no_endless_interval():
+    # A third of the replicates lack the one group: their mean is far off, and their spread is next to nothing.
+    values = np.concatenate([np.linspace(-1e-3, 1e-3, 14), [-1.0]])
+    found = Draws([15]).replicates([values])
+    assert np.quantile(np.abs(found.values - found.value) / found.errors, 0.95) > 50
+    low, high = studentised_interval(found)
+    far = scipy.stats.t.ppf(0.975, 14) * found.error
+    assert found.value - 6 * far < low < found.value - 2 * far  # 80 times as far before
+    assert high == pytest.approx(found.value + far)
+
+
 @pytest.mark.parametrize("count", [4, 8])
 def test_percentiles_of_few_groups_are_taken_farther_out(count):
     drawn = np.random.default_rng(0).normal(size=1_000_000)

@@ -199,9 +199,9 @@ def check_labels(labels: Tensor, name: str, space: Sequence[int], num_classes: i
             f"{name} has dtype {_dtype(labels)}, but whole numbers are needed. "
             f"Convert with {_argument(name)}.astype('int64') after checking that they are class indices."
         )
-    labels = labels.to(torch.int64)
+    small, labels = labels if labels.dtype == torch.uint8 else None, labels.to(torch.int64)
     if labels.numel():
-        lowest, highest = (int(value) for value in labels.aminmax())
+        lowest, highest = (int(value) for value in (labels if small is None else small).aminmax())
         lowest_kept = IGNORED if ignore == IGNORED else 0
         others = ignore is not None and ignore != IGNORED and lowest <= ignore <= highest
         if lowest >= lowest_kept and highest < num_classes and not others:

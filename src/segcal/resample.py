@@ -12,11 +12,12 @@ replacement, and as many repeats. With :math:`d_g` what group g adds to the mean
 without the last term for one repeat, and the interval :math:`[\theta - h s, \theta - l s]` has the quantiles l and h of
 :math:`(\theta^* - \theta) / s^*` over replicates (the bootstrap t of Efron, 1979, which bears skewed values), or those
 of Student's t with G - 1 degrees of freedom where they lie farther out (which bears few groups and heavy tails). Below
-five groups only the latter are used. In simulations 95 % intervals of five to thirty groups hold the mean of normal,
-exponential and t-distributed values 0.92 to 0.98 of the time. For very skewed ones (log-normal, skewness 6) it is 0.87
-to 0.90 with five and eight groups, 0.93 from twelve on. Three repeats that differ by more than their cases do: 0.92 to
-0.94. Values that are all equal have an interval without width. Nearly equal values (rare flips) have one that is too
-narrow. Neither says anything of values that were not seen.
+five groups only the latter are used. A replicate without the one group that differs from all others has next to no
+spread, and would make the interval endless: :math:`s^*` is taken as at least a tenth of s. In simulations 95 %
+intervals of five to thirty groups hold the mean of normal, exponential and t-distributed values 0.92 to 0.98 of the
+time. For very skewed ones (log-normal, skewness 6) it is 0.87 to 0.90 with five and eight groups, 0.93 from twelve on.
+Three repeats that differ by more than their cases do: 0.92 to 0.94. Values that are all equal have an interval without
+width. Nearly equal values (rare flips) have one that is too narrow. Neither says anything of values that were not seen.
 
 All pipelines and metrics share the replicates (:class:`Draws`): equal values have equal intervals, and an interval of a
 difference is paired. Drawing with replacement is counting. How often each group was drawn is a row of weights, and all
@@ -41,6 +42,9 @@ LEVEL = 0.95
 # Two groups say next to nothing of the spread over groups; the bootstrap of four is no better than Student's t.
 FEWEST_GROUPS = 3
 FEWEST_DRAWN = 5
+# A share of the standard error. In simulations it changes the coverage by at most 0.002, and the widest intervals from
+# a thousand times Student's to five times.
+SMALLEST_ERROR = 0.1
 LARGE = 1 << 25
 
 
@@ -173,7 +177,7 @@ def studentised_interval(found: Replicates, level: float = LEVEL) -> tuple[float
     below = above = float(stdtrit(found.groups - 1, 0.5 + level / 2))
     if found.groups >= FEWEST_DRAWN:
         with np.errstate(divide="ignore", invalid="ignore"):
-            off = (found.values - found.value) / found.errors
+            off = (found.values - found.value) / np.maximum(found.errors, SMALLEST_ERROR * found.error)
         off = off[~np.isnan(off)]
         ends = np.quantile(off, [0.5 - level / 2, 0.5 + level / 2], method="nearest") if len(off) else [0.0, 0.0]
         below, above = (max(below, x) if math.isfinite(x) else below for x in (float(ends[1]), -float(ends[0])))

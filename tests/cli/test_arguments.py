@@ -97,6 +97,7 @@ def test_every_declaration_can_be_given_and_none_is_there_unless_it_is(monkeypat
         "label_key": "l", "label_axes": "zyx", "images": Path("i"), "groups": "(a)", "class_names": ["sky", "road"],
         "class_pattern": "p", "properties": Path("q"), "regions": {"whole": [1, 2], "core": [2]},
         "regions_class_order": [1, 2], "ignore_geometry": True, "sites": "(b)",
+        "raters": "bits", "num_raters": 3, "rater_weights": [1, 2, 1],
     }  # fmt: skip
     assert set(given) == {field.name for field in fields(ReadOptions)}
     words = [word for name, value in given.items() for word in (option(name), shown(value)) if word != "True"]

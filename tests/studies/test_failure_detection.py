@@ -13,6 +13,7 @@ from segcal.studies.failure_detection import (
     FailureData,
     FailurePlace,
     auroc,
+    generalised_area,
     judge_ways,
     rank,
     rankings,
@@ -67,6 +68,16 @@ def test_the_area_is_the_mean_of_mean_risks_of_the_most_trusted(pairs):
     by_hand = np.mean([np.mean([risk[k] for k in order[:n]]) for n in range(1, len(risk) + 1)])
     assert risk_area(trusted, risk) == pytest.approx(by_hand)
     assert risk_area(trusted, risk) >= risk_area(-risk, risk) - 1e-9
+
+
+@SLOWLY
+@given(NUMBERS)
+def test_the_generalised_area_is_by_trapezoids_through_the_origin(pairs):
+    trusted, risk = (np.array(each, float) for each in zip(*pairs, strict=True))
+    order = sorted(range(len(risk)), key=lambda k: -trusted[k])
+    curve = [sum(risk[k] for k in order[:n]) / len(risk) for n in range(len(risk) + 1)]
+    assert generalised_area(trusted, risk) == pytest.approx(np.trapezoid(curve, np.linspace(0, 1, len(curve))))
+    assert generalised_area(trusted, risk) >= generalised_area(-risk, risk) - 1e-9
 
 
 @SLOWLY

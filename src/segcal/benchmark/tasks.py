@@ -125,6 +125,7 @@ class FolderTask(_Shared, frozen=True):
         # A single folder has nothing to pool: its mean is itself, but the pooling still says what calibrators see.
         options = replace(self.options, pooling=pooling, **_resolved(self.options, root))
         cases: Cases = open_cases(folders, root / self.labels, options=options)
+        cases.require_one_rater("a benchmark")
         if cases.regions is not None:
             if self.region is None:
                 raise InputError(

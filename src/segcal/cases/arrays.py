@@ -15,6 +15,7 @@ from segcal.cases.region_view import declare_regions
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
 from segcal.pooling import check_pooling
+from segcal.raters import Raters
 from segcal.types import IGNORED
 
 
@@ -43,11 +44,12 @@ class HeldCases(Cases):
         regions: Mapping[str, int | Sequence[int]] | None = None,
         regions_class_order: Sequence[int] | None = None,
         sites: Sequence[str] | Mapping[str, str] | None = None,
+        raters: Raters | None = None,
     ) -> None:
         if len(set(ids)) < len(ids):
             twice = next(name for name in ids if ids.count(name) > 1)
             raise InputError(f"ids contains {twice!r} more than once, but ids must be unique. Rename one of the cases.")
-        self._ignore = ignore
+        self._ignore, self.raters = ignore, raters
         self._pooling_rule = None if pooling is None else check_pooling(pooling, may_choose=True)
         member = first[0] if isinstance(first, list | tuple) and first else first
         name = f"logits of case {ids[0]!r}"
@@ -78,18 +80,25 @@ class HeldCases(Cases):
         else:
             logits = next(members)
         space = tuple(logits.shape[1:])
-        mask = labels = image = None
+        mask = labels = image = votes = None
         if raw.mask is not None:
             mask = check_mask(_on_cpu(raw.mask, "masks"), f"masks of case {case_id!r}", space)
         if raw.labels is not None:
             name = f"labels of case {case_id!r}"
-            labels = check_labels(_on_cpu(raw.labels, name), name, space, self.num_labels, self._ignore)
-            labels = labels if mask is None else labels.where(mask, IGNORED)
+            given = _on_cpu(raw.labels, name)
+            if self.raters is None:
+                labels = check_labels(given, name, space, self.num_labels, self._ignore)
+                labels = labels if mask is None else labels.where(mask, IGNORED)
+            else:
+                classes = None if self.regions else self.num_classes
+                votes = self.raters.votes(given, name, space, classes, self._ignore).inside(mask)
+                labels = votes.labels()
         if raw.image is not None:
             image = _on_cpu(raw.image, f"images of case {case_id!r}")
         spacing = None if raw.spacing is None else tuple(float(size) for size in raw.spacing)
         group = self.groups.get(case_id)
-        return Case(case_id, logits, labels, mask, spacing, image, group, max(kind_warnings, default=""), disagreement)
+        kind_warning = max(kind_warnings, default="")
+        return Case(case_id, logits, labels, mask, spacing, image, group, kind_warning, disagreement, votes)
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
         """Yield the logits of one member after the other, before they are pooled."""
@@ -137,6 +146,10 @@ class ArrayCases(HeldCases):
             probabilities or "logits".
         regions_class_order: the label that each region writes into a label map; later ones overwrite.
         sites: one site per case (hospital, city, scanner); a choice then also holds out each of them.
+        raters: how the labels of several raters are given: "axis", one map per rater along the first axis; "bits", one
+            bit per rater of whole numbers; or "shares", the share of raters for each class, classes first.
+        num_raters: how many raters there are, or to how many votes shares are rounded.
+        rater_weights: one whole number per rater, instead of 1.
 
     >>> import numpy as np
     >>> cases = ArrayCases(logits=[np.zeros((2, 4), "float32")], labels=[np.array([0, 1, 1, 255])], ignore=255)
@@ -161,6 +174,9 @@ class ArrayCases(HeldCases):
         regions: Mapping[str, int | Sequence[int]] | None = None,
         regions_class_order: Sequence[int] | None = None,
         sites: Sequence[str] | Mapping[str, str] | None = None,
+        raters: str | None = None,
+        num_raters: int | None = None,
+        rater_weights: Sequence[int] | None = None,
     ) -> None:
         if len(logits) == 0:
             raise InputError("logits is empty, but at least one case is needed. Pass a list with one array per case.")
@@ -170,7 +186,10 @@ class ArrayCases(HeldCases):
         names = [str(name) for name in (range(len(logits)) if ids is None else ids)]
         if kind is None:
             kind = _undeclared(logits[0], names[0])
-        own = (class_names, regions, regions_class_order, sites)
+        if raters == "axis" and num_raters is None and rater_weights is None:
+            num_raters = len(as_tensor(next(each for each in labels or () if each is not None), "labels"))
+        several = Raters.declared(raters, num_raters, rater_weights)
+        own = (class_names, regions, regions_class_order, sites, several)
         super().__init__(names, logits[0], ignore, groups, kind, pooling, *own)
         given = [[None] * len(logits) if column is None else column for column in (labels, masks, images, spacing)]
         rows: Iterator[Any] = zip(logits, *given, strict=True)

@@ -28,6 +28,7 @@ from segcal.checks import as_tensor, check_case_logits, check_image, check_label
 from segcal.errors import InputError
 from segcal.names import clean, clean_message
 from segcal.pooling import BEST, POOLED
+from segcal.raters import Raters, Votes
 from segcal.regions import Regions
 from segcal.types import IGNORED, Context, Kind
 
@@ -67,7 +68,7 @@ class Case:
         logits: ``(classes, *space)``; pooled over members. Log-probabilities where only probabilities exist. Of
             regions, ``(regions, *space)``, the logits of their sigmoids.
         labels: ``(*space)`` int64 with :data:`segcal.types.IGNORED` where a voxel does not count (the ignore label,
-            or outside `mask`); None for a case that is only to be calibrated.
+            or outside `mask`); None for a case that is only to be calibrated. Of several raters, the majority.
         mask: ``(*space)`` bool, True where the prediction is real (inside the crop or the field of view), or None.
         spacing: the voxel size along each axis of space, or None.
         image: ``(channels, *space)`` or None.
@@ -75,6 +76,7 @@ class Case:
         disagreement: ``(*space)``, how much the members disagree, or None where it was not asked for or is not known;
             of regions, ``(regions, *space)``.
         kind_warning: a sentence that says why the scores are probably not of the declared kind; empty without a reason.
+        votes: the labels of several raters, or None for one.
     """
 
     id: str
@@ -86,6 +88,7 @@ class Case:
     group: str | None = None
     kind_warning: str = ""
     disagreement: Tensor | None = None
+    votes: Votes | None = None
 
     @property
     def doubt(self) -> str:
@@ -120,6 +123,7 @@ class Cases(ABC):
         wants_disagreement: whether `Case.disagreement` is to be filled (:meth:`with_disagreement`).
         kept: what was read and is kept for whoever reads the same cases, or parts of them, again.
         aspect: what of the cases is seen, where it is not all, such as one region.
+        raters: what is declared of several raters; None where each voxel has one label.
         in_threads: whether a case may be read in another thread; the code of a user may not be made for it.
     """
 
@@ -129,6 +133,7 @@ class Cases(ABC):
     regions: Regions | None = None
     kept: Kept | None = None
     aspect: str = ""
+    raters: Raters | None = None
     in_threads: bool = False
 
     def __init__(
@@ -163,6 +168,11 @@ class Cases(ABC):
             space, labels = tuple(logits.shape[1:]), case.labels
             if labels is not None:
                 labels = check_labels(as_tensor(labels, "labels"), "labels", space, self.num_labels, IGNORED)
+            if case.votes is not None and tuple(case.votes.code.shape) != space:
+                raise InputError(
+                    f"votes has shape {tuple(case.votes.code.shape)}, but {space} is needed, like its logits. Declare "
+                    "raters where the cases are opened."
+                )
             if case.image is not None:
                 check_image(as_tensor(case.image, "image"), "image", space)
             check_spacing(case.spacing, len(space))
@@ -277,6 +287,14 @@ class Cases(ABC):
                 "Use segcal fit, evaluate, audit, report and apply for regions."
             )
 
+    def require_one_rater(self, what: str) -> None:
+        """Refuse several raters where one label per voxel is needed."""
+        if self.raters is not None:
+            raise InputError(
+                f"the cases have several raters, but {what} needs one label per voxel. Open them with the labels of "
+                "one rater."
+            )
+
     @typed
     def split(self, cal: int, val: int = 0, seed: int = 0, group: Grouping | None = None) -> Split[Self]:
         """Draw calibration, validation and test cases at random.
@@ -308,9 +326,10 @@ class Cases(ABC):
         """Return a digest of everything that a case depends on: another one means another case of the same name."""
         case = self.read(case_id)
         facts: tuple[object, ...] = (self.num_classes, self.kind, self.pooling, self.class_names, case.spacing)
-        facts = (*facts, case.group, *filter(None, [self.regions]))
+        facts = (*facts, case.group, *filter(None, [self.regions, self.raters]))
         digest = hashlib.sha256(repr(facts).encode())
-        for values in (case.logits, case.labels, case.mask, case.image):
+        votes = [] if case.votes is None else [case.votes.code, torch.from_numpy(case.votes.count)]
+        for values in (case.logits, case.labels, case.mask, case.image, *votes):
             digest.update(repr(None if values is None else (values.shape, values.dtype)).encode())
             if values is not None:
                 digest.update(values.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -19,7 +19,7 @@ from torch import Tensor
 from segcal.arguments import typed
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.decision import MaskDecision
-from segcal.cases.files import FileCases
+from segcal.cases.files import FileCases, RaterFolders
 from segcal.cases.formats import Stored
 from segcal.cases.loader import as_cases
 from segcal.cases.open import open_cases
@@ -207,6 +207,9 @@ def _whole(cases: Cases, result: CheckResult) -> list[Problem]:
         if line["predicted"] == 0:
             found.append(("note", f"{name} is never predicted."))
     folder = cases.label_folder if isinstance(cases, FileCases) else None
+    if isinstance(folder, RaterFolders):
+        few = sum(len(folder.of_case(case_id)) < len(folder.raters) for case_id in cases.ids)
+        found.append(("note", f"labels are the majority of {len(folder.raters)} raters; {few} cases lack one or more."))
     spare = [] if folder is None else sorted(set(folder.files) - set(cases.ids))
     if spare:
         text = f"{len(spare)} label maps have no prediction and are left out: {', '.join(spare[:5])}"
@@ -263,7 +266,7 @@ def _read_labels(
     try:
         if stored.mask is not None:
             mask = check_mask(as_tensor(stored.mask, "mask"), "mask", space)
-        labels, _ = cases.read_labels(case_id, space, stored, mask)
+        labels, _, _ = cases.read_labels(case_id, space, stored, mask)
         _refuse_nothing(space, mask, labels)
         if not any(problem.severity == "error" for problem in problems):
             cases.check_geometry(case_id)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import reduce
 from operator import and_
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -30,9 +31,11 @@ from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
 from segcal.memory import Footprint
 from segcal.pooling import check_pooling
+from segcal.raters import Raters, Votes
 from segcal.regions import Regions
 from segcal.types import IGNORED, Kind
 
+Size: TypeAlias = tuple[float, ...] | None  # of a voxel
 LABELS = (*EXTENSIONS, ".npy", ".npz", ".png", *MAPS, ".ome.zarr", ".zarr")
 IMAGES = (*EXTENSIONS, ".npy", ".png", ".jpg", ".jpeg", *MAPS)
 
@@ -53,13 +56,15 @@ class LabelFolder:
                 "Lossy formats such as JPEG cannot hold labels."
             )
 
-    def read(self, case_id: str, space: Sequence[int]) -> LabelMap:
-        """Read the label map of a case whose scores have this space."""
+    def read(self, case_id: str, space: Sequence[int], shares: bool = False) -> LabelMap:
+        """Read the label map of a case whose scores have this space, or shares of raters with classes first."""
         if case_id not in self.files:
             raise InputError(
                 f"{self.folder} has no label map for it, but one is needed. Add {case_id}.* or leave it out."
             )
         path = self._path(case_id)
+        if shares:
+            return LabelMap(read_channels(path, tuple(space), self.axes), path)
         return read_ome_labels(path) if path.is_dir() else read_label_file(path, tuple(space), self.axes, self.key)
 
     def geometry(self, case_id: str) -> list[Geometry]:
@@ -68,6 +73,23 @@ class LabelFolder:
 
     def _path(self, case_id: str) -> Path:
         return self.files[case_id] if self.remote is None else self.remote.fetched(self.files[case_id].name)
+
+
+class RaterFolders(LabelFolder):
+    """The label maps of several raters, each a folder; a case may lack some of them."""
+
+    def __init__(self, raters: Sequence[LabelFolder]) -> None:
+        self.raters, first = tuple(raters), raters[0]
+        self.folder, self.remote, self.axes, self.key = first.folder, first.remote, first.axes, first.key
+        self.files = {case_id: path for one in reversed(raters) for case_id, path in one.files.items()}
+
+    def of_case(self, case_id: str) -> dict[int, LabelFolder]:
+        """Return the folders that have a case, by the number of the rater."""
+        return {number: one for number, one in enumerate(self.raters) if case_id in one.files}
+
+    def geometry(self, case_id: str) -> list[Geometry]:
+        """Return what the files of all raters say."""
+        return [each for one in self.of_case(case_id).values() for each in one.geometry(case_id)]
 
 
 class ImageFolder:
@@ -155,7 +177,9 @@ class FileCases(Cases):
         regions: Regions | None = None,
         sites: Mapping[str, str] | None = None,
         ignore_geometry: bool = False,
+        raters: Raters | None = None,
     ) -> None:
+        self.raters = raters
         self.ignore_geometry = ignore_geometry
         self.members = tuple(members)
         self.label_folder = label_folder
@@ -192,10 +216,11 @@ class FileCases(Cases):
         pooled, disagreement = self.decision.pool(seen.watch(members), rules, wanted)
         space = tuple(pooled[0].shape[1:])
         mask = self._mask(facts, case_id, space)
-        labels, spacing = self.read_labels(case_id, space, facts[0], mask)
+        labels, spacing, votes = self.read_labels(case_id, space, facts[0], mask)
         self.check_geometry(case_id)
         image = None if self.image_folder is None else torch.from_numpy(self.image_folder.read(case_id, space))
-        rest = Rest(mask=mask, spacing=spacing, image=image, kind_warning=max(kind_warnings, default=""))
+        warning = max(kind_warnings, default="")
+        rest = Rest(mask=mask, spacing=spacing, image=image, kind_warning=warning, votes=votes)
         return Read(
             logits=dict(zip(rules, pooled, strict=True)),
             disagreement=disagreement,
@@ -246,25 +271,50 @@ class FileCases(Cases):
 
     def read_labels(
         self, case_id: str, space: tuple[int, ...], stored: Stored, mask: Tensor | None = None
-    ) -> tuple[Tensor | None, tuple[float, ...] | None]:
-        """Return the labels, with voxels that do not count marked, and the voxel size."""
-        spacing = stored.spacing
+    ) -> tuple[Tensor | None, Size, Votes | None]:
+        """Return the labels, with voxels that do not count marked, the voxel size, and the votes of several raters."""
+        spacing, votes = stored.spacing, None
         if self.label_folder is None:
             if stored.labels is None:
-                return None, spacing
+                return None, spacing, None
             name = f"labels in {self.members[0].path(case_id)}"
             labels = check_labels(torch.from_numpy(stored.labels), name, space, self.num_labels, IGNORED)
+        elif self.raters is None:
+            labels, own = self._read_map(self.label_folder, case_id, space)
+            spacing = spacing or own
         else:
-            found = self.label_folder.read(case_id, space)
-            labels = check_labels(
-                as_tensor(found.values, str(found.path)), str(found.path), space, self.num_labels, self.ignore
-            )
-            spacing = spacing or found.spacing
-            if found.valid is not None:
-                labels = labels.where(torch.from_numpy(found.valid), IGNORED)
+            votes, own = self._read_votes(self.raters, self.label_folder, case_id, space)
+            votes, spacing = votes.inside(mask), spacing or own
+            labels = votes.labels()
         if mask is not None:
             labels = labels.where(mask, IGNORED)
-        return labels, spacing if spacing is not None and len(spacing) == len(space) else None
+        return labels, spacing if spacing is not None and len(spacing) == len(space) else None, votes
+
+    def _read_map(self, folder: LabelFolder, case_id: str, space: tuple[int, ...]) -> tuple[Tensor, Size]:
+        found = folder.read(case_id, space)
+        labels = check_labels(
+            as_tensor(found.values, str(found.path)), str(found.path), space, self.num_labels, self.ignore
+        )
+        if found.valid is not None:
+            labels = labels.where(torch.from_numpy(found.valid), IGNORED)
+        return labels, found.spacing
+
+    def _read_votes(
+        self, raters: Raters, folder: LabelFolder, case_id: str, space: tuple[int, ...]
+    ) -> tuple[Votes, Size]:
+        classes = None if self.regions else self.num_classes
+        if not isinstance(folder, RaterFolders):
+            found, name = folder.read(case_id, space, raters.form == "shares"), str(folder.files[case_id])
+            return raters.votes(as_tensor(found.values, name), name, space, classes, self.ignore), found.spacing
+        sizes: list[Size] = [None]
+
+        def maps() -> Iterator[tuple[int, np.ndarray]]:
+            for number, one in folder.of_case(case_id).items():
+                labels, own = self._read_map(one, case_id, space)
+                sizes[0] = sizes[0] or own
+                yield number, labels.numpy()
+
+        return raters.of_maps(maps(), classes), sizes[0]
 
     def check_geometry(self, case_id: str) -> None:
         """Refuse a case whose members, labels and images do not lie on each other, as far as their headers tell."""
@@ -277,9 +327,17 @@ class FileCases(Cases):
         return [path for member in self.members for path in member.sources(case_id)] + self._beside(case_id)
 
     def _beside(self, case_id: str) -> list[Path]:
-        labels = None if self.label_folder is None else self.label_folder.files.get(case_id)
         images = [] if self.image_folder is None else self.image_folder.files.get(case_id, [])
-        return images if labels is None else [labels, *images]
+        return [*self._label_files(case_id), *images]
+
+    @property
+    def label_folders(self) -> tuple[LabelFolder, ...]:
+        """The folders of labels: none, one, or one per rater."""
+        folder = self.label_folder
+        return () if folder is None else folder.raters if isinstance(folder, RaterFolders) else (folder,)
+
+    def _label_files(self, case_id: str) -> list[Path]:
+        return [folder.files[case_id] for folder in self.label_folders if case_id in folder.files]
 
     def folders(self) -> set[Path]:
         """Return the folders that cases are read from, in full."""
@@ -292,7 +350,7 @@ class FileCases(Cases):
         folders = [None if each is None else each.axes for each in (self.label_folder, self.image_folder)]
         key = None if self.label_folder is None else self.label_folder.key
         meaning = (self.num_classes, self.kind, self.pooling, self._pooling_rule, self.class_names, self.ignore)
-        facts = (members, folders, key, meaning, self.groups.get(case_id), *filter(None, [self.regions]))
+        facts = (members, folders, key, meaning, self.groups.get(case_id), *filter(None, [self.regions, self.raters]))
         digest = hashlib.sha256(repr(facts).encode("utf-8", "surrogateescape"))
         found = [each for member in self.members for each in member.digests(case_id)]
         for path in self._beside(case_id):
@@ -304,8 +362,7 @@ class FileCases(Cases):
     def size_note(self, case_id: str) -> str:
         """Return the sizes of the case's files; a changed file changes the fingerprint."""
         paths = [path for member in self.members for path in member.files.get(case_id, ())[:1]]
-        if self.label_folder is not None and case_id in self.label_folder.files:
-            paths.append(self.label_folder.files[case_id])
+        paths += self._label_files(case_id)
         return "".join(f" {self._size_of(path)}" for path in paths)
 
     def _size_of(self, path: Path) -> int:
@@ -314,8 +371,7 @@ class FileCases(Cases):
         return near if remote is None else remote.size(path.name)
 
     def _remote_of(self, path: Path) -> Remote | None:
-        folders: list[Format | LabelFolder] = [*self.members]
-        folders += [] if self.label_folder is None else [self.label_folder]
+        folders: list[Format | LabelFolder] = [*self.members, *self.label_folders]
         return next((each.remote for each in folders if each.remote is not None and each.folder == path.parent), None)
 
     def _member_logits(self, case_id: str, facts: list[Stored], kind_warnings: list[str]) -> Iterator[Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from segcal.memory import free_memory
+from segcal.raters import Votes
 
 # Bytes that may be kept, where a quarter of what is free is more.
 ROOM = 1 << 30
@@ -31,6 +32,7 @@ class Rest(TypedDict, total=False):
     spacing: tuple[float, ...] | None
     image: Tensor | None
     kind_warning: str
+    votes: Votes | None
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Read:
     def size(self) -> int:
         """Return the bytes of all arrays."""
         found = [*self.logits.values(), *self.decided, *self.rest.values(), self.disagreement, self.labels]
-        return sum(each.nbytes for each in found if isinstance(each, Tensor))
+        return sum(each.nbytes for each in found if isinstance(each, Tensor | Votes))
 
 
 class Kept:

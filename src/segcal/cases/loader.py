@@ -41,6 +41,9 @@ def as_cases(
     regions: Mapping[str, int | Sequence[int]] | None = None,
     regions_class_order: Sequence[int] | None = None,
     sites: Sequence[str] | Mapping[str, str] | None = None,
+    raters: str | None = None,
+    num_raters: int | None = None,
+    rater_weights: Sequence[int] | None = None,
 ) -> Cases:
     """Return cases from whatever holds scores and labels; :class:`Cases` as they are.
 
@@ -64,6 +67,9 @@ def as_cases(
         regions: of sigmoids, as :class:`ArrayCases` takes them.
         regions_class_order: the same.
         sites: the same.
+        raters: how labels of several raters are given, as :class:`ArrayCases` takes it.
+        num_raters: the same.
+        rater_weights: the same.
 
     >>> cases = as_cases(torch.zeros(4, 2, 3, 5), torch.ones(4, 3, 5, dtype=int))
     >>> len(cases), cases.num_classes, cases.kind
@@ -72,17 +78,21 @@ def as_cases(
     columns = {"masks": masks, "images": images, "spacing": spacing}
     shared: dict[str, Any] = {"pooling": pooling, "groups": groups, "ignore": ignore, "class_names": class_names}
     shared |= {"regions": regions, "regions_class_order": regions_class_order, "sites": sites}
+    shared |= {"raters": raters, "num_raters": num_raters, "rater_weights": rater_weights}
     if isinstance(data, Cases):
         _refuse({"labels": labels, "model": model, "ids": ids, **columns, **shared}, "cases, which know theirs")
         return data
     shared["kind"], array = kind, isinstance(data, np.ndarray | Tensor)
     if model is None and array:
-        scores, truth = _with_space(*_batched(data, labels, "data"))
+        scores, truth = _with_space(*_batched(data, labels, "data", raters is not None))
         return ArrayCases(scores, truth, ids=ids, **shared, **columns)  # type: ignore[arg-type]
     if model is None and isinstance(data, list | tuple) and data and (labels is not None or not _is_pair(data[0])):
         return ArrayCases(_cases_of(data, labels), labels, ids=ids, **shared, **columns)
     _check_source(data, model, inferer)
     _refuse({"labels": None if array else labels, **columns}, "a loader, which gives (scores, labels)")
+    if raters is not None:
+        raise InputError("raters are declared of a loader, but arrays are needed. Pass scores and labels as arrays.")
+    shared = {name: value for name, value in shared.items() if "rater" not in name}
     source = [(data, labels)] if array else data
     models = tuple(model) if isinstance(model, list | tuple) else () if model is None else (model,)
     networks = _Networks(models, isinstance(model, list | tuple), inferer)
@@ -243,17 +253,19 @@ def _refuse(given: Mapping[str, object], beside: str) -> None:
         raise InputError(f"{extra} is given beside {beside}, but one of the two is needed. Leave {extra} out.")
 
 
-def _batched(scores: Any, labels: Any, name: str) -> tuple[Tensor, Tensor | None]:
+def _batched(scores: Any, labels: Any, name: str, several: bool = False) -> tuple[Tensor, Tensor | None]:
     """Return scores ``(batch, classes, *space)`` and labels ``(batch, *space)``; a single case becomes a batch of one.
 
     Labels may have an axis of length one where scores have classes. Where a batch and a single case both fit, it is a
-    batch.
+    batch. Those of several raters are one more array per case, whose axes their declaration says.
     """
     scores = as_tensor(scores, name)
     if labels is None:
         return scores, None
     labels = as_tensor(labels, "labels")
     space = scores.shape[2:]
+    if several and labels.shape[:1] == scores.shape[:1]:
+        return scores, labels
     if labels.ndim == scores.ndim and labels.shape[1:2] == (1,) and labels.shape[2:] == space:
         labels = labels[:, 0]
     if labels.shape[:1] == scores.shape[:1] != () and (labels.shape[1:] == space or labels.shape == scores.shape):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from segcal.arguments import check_fields, typed
-from segcal.cases.files import FileCases, ImageFolder, LabelFolder
+from segcal.cases.files import FileCases, ImageFolder, LabelFolder, RaterFolders
 from segcal.cases.formats import FORMATS, Format, FormatFacts, Options
 from segcal.cases.formats.base import check_folder, find_files
 from segcal.cases.formats.store import Store
@@ -22,6 +22,7 @@ from segcal.cases.remote import Remote, here, url_of
 from segcal.cases.split import Grouping, resolve_groups
 from segcal.errors import InputError
 from segcal.pooling import BEST, POOLINGS, check_pooling
+from segcal.raters import FORMS, Raters
 from segcal.types import Kind
 
 LABEL_AXES = ("xyz", "zyx")
@@ -59,6 +60,9 @@ class ReadOptions:
     regions_class_order: Sequence[int] | None = _declared(
         "label that each region writes into a label map", tuple, metavar="1,2,..."
     )
+    raters: str | None = _declared("labels of several raters in one file", choices=FORMS[1:])
+    num_raters: int | None = _declared("number of raters in one file, or of votes for shares", int, metavar="N")
+    rater_weights: Sequence[int] | None = _declared("whole number per rater; default 1", tuple, metavar="2,1,...")
     class_pattern: str | None = _declared("names of one NIfTI file per class: groups id and cls", metavar="REGEX")
     properties: str | Path | None = _declared(
         "folder with nnU-Net pkl files that are missing", metavar="FOLDER", path=True
@@ -72,7 +76,7 @@ class ReadOptions:
 @typed
 def open_cases(
     predictions: str | Path | Sequence[str | Path],
-    labels: str | Path | None = None,
+    labels: str | Path | Sequence[str | Path] | None = None,
     *,
     strict: bool = True,
     options: ReadOptions | None = None,
@@ -82,7 +86,8 @@ def open_cases(
 
     Args:
         predictions: the folder; or several, one per member of an ensemble, which are pooled as `pooling` says.
-        labels: a folder of label maps (npy, npz, PNG, NIfTI) with the same stems; a store may hold its own.
+        labels: a folder of label maps (npy, npz, PNG, NIfTI) with the same stems; a store may hold its own. Several
+            folders are those of several raters; a case may lack some of them.
         strict: refuse cases that are incomplete; if False they are kept and fail one by one when they are read.
         options: all declarations at once.
         **declared: or one by one: the fields of :class:`ReadOptions`.
@@ -97,7 +102,10 @@ def open_cases(
     facts = [member.facts() for member in members]
     _check_pooling(chosen.pooling, members)
     axes: Axes | None = chosen.label_axes or facts[0].label_axes
-    label_folder = None if labels is None else LabelFolder(*here(labels), axes, chosen.label_key)
+    given = [labels] if isinstance(labels, str | Path) else list(labels or ())
+    raters = Raters.declared(chosen.raters, chosen.num_raters, chosen.rater_weights, len(given))
+    label_folders = [LabelFolder(*here(each), axes, chosen.label_key) for each in given]
+    label_folder = RaterFolders(label_folders) if len(given) > 1 else label_folders[0] if given else None
     ids = _match(members, label_folder, strict)
     kind = _kind(chosen.kind, members, facts)
     ignore = _ignore(chosen.ignore, facts[0])
@@ -125,6 +133,7 @@ def open_cases(
         has_labels=label_folder is not None or facts[0].labelled,
         regions=regions,
         ignore_geometry=bool(chosen.ignore_geometry),
+        raters=raters,
     )
 
 

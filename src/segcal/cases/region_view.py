@@ -66,7 +66,7 @@ class RegionView(Cases):
         super().__init__(whole.ids, 2, whole.kind, whole.pooling, (f"not {name}", name), whole.groups, whole.sites)
         self._whole, self._all, self._number = whole, regions, number
         self.origin, self.wants_disagreement = whole.origin, whole.wants_disagreement
-        self.aspect = f"region {name}"
+        self.aspect, self.raters = f"region {name}", whole.raters
 
     def read(self, case_id: str) -> Case:
         """Read one case of all regions, and return this one."""
@@ -143,10 +143,13 @@ def regions_of(cases: Cases) -> Regions:
 
 def region_case(case: Case, regions: Regions, number: int) -> Case:
     """Return one region of a case."""
+    votes = None if case.votes is None else case.votes.region(regions, number)
+    labels = None if case.labels is None else regions.truth(case.labels, number)
     return replace(
         case,
         logits=two_classes(case.logits[number]),
-        labels=None if case.labels is None else regions.truth(case.labels, number),
+        labels=labels if votes is None else votes.labels(),
+        votes=votes,
         kind_warning="",
         disagreement=None if case.disagreement is None else case.disagreement[number],
     )

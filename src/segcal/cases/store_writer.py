@@ -110,6 +110,7 @@ def convert(
             "segcal.as_cases."
         )
     cases.require_classes("a store")
+    cases.require_one_rater("a store")
     written = []
     with claim(Path(folder)):
         writer = StoreWriter(cases, folder, overwrite)

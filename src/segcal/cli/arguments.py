@@ -47,6 +47,7 @@ PREDICTIONS = argument("paths", "one folder, or one per member", Role.CASES, nar
 LABELLED = argument(
     "paths", "folders; the last one holds the labels", Role.CASES, nargs="+", metavar="PREDICTIONS LABELS"
 )
+RATERS = argument("--labels", "label folders, one per rater; other folders are then predictions", Role.CASES, nargs="+")
 CALIBRATED = (calibrator(), PREDICTIONS)
 RESULTS = target("OUT", "a folder for the results, or for a shard", required=False)
 ALL_CLASSES = flag("--all-classes", "class 0 is a structure, not background")

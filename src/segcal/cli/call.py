@@ -24,9 +24,9 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from segcal.cases import FileCases, ReadOptions, open_cases
+from segcal.cases import Cases, FileCases, ReadOptions, open_cases, split_folders
 from segcal.cases.files import IMAGES, LABELS
 from segcal.cases.formats import FORMATS
 from segcal.cases.parallel import Workers
@@ -44,6 +44,8 @@ from segcal.scale.merge import Merged
 from segcal.scale.part import Identified, Part, kept_beside
 from segcal.target import check_apart, check_file, make_folder
 
+# The folder of labels, or one per rater.
+Labels: TypeAlias = Path | list[Path] | None
 Found = TypeVar("Found")
 TARGETS = (Role.FILE, Role.FOLDER)
 ENDINGS = (*(end for each in FORMATS.values() for end in each.extensions), *LABELS, *IMAGES)
@@ -93,18 +95,22 @@ class Call:
         return self.open(self.args.paths, getattr(self.args, "labels", None), pooling)
 
     @property
+    def labelled(self) -> tuple[list[Path], Labels]:
+        """The folders of predictions and of labels: the last one, or those of --labels."""
+        args = self.args
+        return (args.paths, args.labels) if args.labels else split_folders(args.paths)
+
+    @property
     def own(self) -> FileCases:
         """The cases to work on: all, or those of the shard."""
         return self.cases if self.part is None else self.part.take(self.cases)
 
-    def open(
-        self, folders: list[Path], labels: Path | None, pooling: str | None = None, matching: bool = True
-    ) -> FileCases:
+    def open(self, folders: list[Path], labels: Labels, pooling: str | None = None, matching: bool = True) -> FileCases:
         """Open cases as the options say; unless strict, incomplete ones fail one by one when they are read.
 
         Args:
             folders: one per member.
-            labels: the folder of labels.
+            labels: the folder of labels, or one per rater.
             pooling: how several folders are pooled where the options do not say.
             matching: refuse folders of which no case has labels.
         """
@@ -117,8 +123,8 @@ class Call:
         known = cases.label_folder
         if matching and labels is not None and known is not None and not set(cases.ids) & set(known.files):
             raise InputError(
-                f"{folders[0]} and {labels} have no case in common (such as {cases.ids[0]} and {min(known.files)}), "
-                "but files of one case must have one stem. Rename the files, or name other folders."
+                f"{folders[0]} and {known.folder} have no case in common (such as {cases.ids[0]} and "
+                f"{min(known.files)}), but files of one case must have one stem. Rename them, or name other folders."
             )
         cases.footprint = Footprint.of(self.args.command, self.args.workers)
         return cases
@@ -151,9 +157,11 @@ class Call:
             yield
 
     def do(self, function: Callable[..., Found], *given: Any, **more: Any) -> Found:
-        """Call a function of the library: every option goes to the argument of its name."""
+        """Call a function of the library: every option goes to the argument of its name. Cases know their labels."""
         known = vars(self.args) | {"workers": self.workers, "failed": self.failed, "progress": self.progress} | more
         names = list(inspect.signature(function).parameters)[len(given) :]
+        if any(isinstance(each, Cases) for each in given):
+            known.pop("labels", None)
         return function(*given, **{name: known[name] for name in names if name in known})
 
     def end(self, document: Mapping[str, object], code: int = DONE) -> int:

@@ -18,7 +18,7 @@ FACTS = ("cases", "format", "kind", "pooling", "members", "num_classes", "usable
 def _check(call: Call) -> int:
     args = call.args
     alone = args.no_labels or len(args.paths) == 1
-    folders, labels = (args.paths, None) if alone else (args.paths[:-1], args.paths[-1])
+    folders, labels = (args.paths, args.labels) if alone or args.labels else (args.paths[:-1], args.paths[-1])
     call.cases = call.open(folders, labels, matching=False)
     with call.engine(call.cases), call.bar("checking"):
         found = call.do(segcal.check, call.own)
@@ -68,6 +68,7 @@ CHECK = Command(
     argument(
         "paths", "folders; of several, the last holds labels", Role.CASES, nargs="+", metavar="PREDICTIONS LABELS"
     ),
+    shared.RATERS,
     flag("--no-labels", "all folders hold predictions"),
     shared.RESULTS,
     groups=shared.ON_CASES | shared.IN_PARTS,

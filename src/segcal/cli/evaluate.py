@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import segcal
-from segcal.cases import split_folders
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call, result_path
 from segcal.cli.commands import Command, Role, argument
@@ -23,7 +22,7 @@ SIGNATURES = (CSV_SIGNATURE, SUMMARY_SIGNATURE, EVALUATION_PAGE)
 
 def _evaluate(call: Call) -> int:
     args, fitted = call.args, None if call.args.calibrator is None else call.fitted
-    call.cases = call.open(*split_folders(args.paths), None if fitted is None else fitted.pooling)
+    call.cases = call.open(*call.labelled, None if fitted is None else fitted.pooling)
     if fitted is not None:
         check_match(fitted, call.cases, args.ignore_pooling)
     args.csv = args.csv or result_path(args, "cases.csv", CSV_SIGNATURE)
@@ -58,6 +57,7 @@ EVALUATE = Command(
     "calibrator was fitted or chosen on are reported apart from those that were held out.",
     "example:\n  segcal evaluate predictions/ labels/ --kind logits --calibrator calibrator/ --csv cases.csv",
     shared.LABELLED,
+    shared.RATERS,
     shared.calibrator("--calibrator"),
     argument("--metrics", f"some of: {', '.join(segcal.METRICS)}; default: most", metavar="A,B,..."),
     argument("--convention", "ECE of 50 bins, mean over cases (paper, default), or of 15 bins over all voxels "
@@ -99,6 +99,7 @@ REPORT = Command(
     argument("results", "a folder of segcal benchmark or segcal demo",
              lambda args: Role.CALIBRATOR if args.paths else None, metavar="RESULTS"),
     argument("paths", "with a calibrator in place of RESULTS", Role.CASES, nargs="*", metavar="PREDICTIONS LABELS"),
+    shared.RATERS,
     shared.target("FILE", "the page; default: report.html, in RESULTS if it is one", Role.FILE, required=False),
     argument("--figures", "write the figures there too, as SVG files", Role.FOLDER),
     shared.ANY_FILES, shared.OWN_CLASS,

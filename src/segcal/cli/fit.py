@@ -1,12 +1,12 @@
 """``segcal fit``: the best calibrator that keeps the mask, or the one that is named; and what it rests on."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import segcal
 from segcal.calibrators import CALIBRATORS, PEERS
-from segcal.cases import Cases, FileCases, load_split, save_split, split_folders
+from segcal.cases import Cases, FileCases, load_split, save_split
 from segcal.cases.check import ENOUGH_CASES
 from segcal.cases.kept import ROOM
 from segcal.cli import arguments as shared
@@ -44,7 +44,7 @@ def _fit(call: Call) -> int:
     args = call.args
     if args.part_id is None:
         check_vacant(args.output, args.overwrite)
-    call.cases = call.open(*split_folders(args.paths), BEST).keeping(ROOM)
+    call.cases = call.open(*call.labelled, BEST).keeping(ROOM)
     assert call.cases.kept is not None
     call.cases.kept.disagreement = args.trust_on != "none" and args.part_id is None
     calibration, validation = _divide(call)
@@ -86,10 +86,9 @@ def _divide(call: Call) -> tuple[Cases, Cases | None]:
     return split.cal, split.val if len(split.val) else None
 
 
-def _others(call: Call, folders: list[Path], labels: Path | None, pooling: str | None) -> FileCases:
-    """Open other cases; their labels are in the folder of those of the fit unless another one is named."""
-    known = call.cases.label_folder
-    return call.open(folders, labels or (None if known is None else known.folder), pooling)
+def _others(call: Call, folders: list[Path], labels: list[Path] | None, pooling: str | None) -> FileCases:
+    """Open other cases; their labels are in the folders of those of the fit unless others are named."""
+    return call.open(folders, labels or [known.folder for known in call.cases.label_folders], pooling)
 
 
 def _remember(call: Call, fitted: Fitted, line: Report | None) -> Fitted:
@@ -100,7 +99,7 @@ def _remember(call: Call, fitted: Fitted, line: Report | None) -> Fitted:
     fitted = call.do(segcal.learn_trust, fitted, judges, progress=None, report=line)
     assert fitted.reference is not None
     command = "trust" if call.cases.regions is None else "decide"  # trust is for classes
-    _say_judged(call, command, fitted.reference.source, fitted.reference.cases)
+    _say_judged(call, command, fitted.reference.source, {each.id for each in fitted.reference.cases})
     if args.objects is not None:
         (measure, at), names = args.object_rule, args.objects.split(",") if args.objects else None
         rule = {"measure": measure, "at": at, "smallest": args.smallest_object}
@@ -110,7 +109,7 @@ def _remember(call: Call, fitted: Fitted, line: Report | None) -> Fitted:
     return fitted
 
 
-def _say_judged(call: Call, command: str, source: str, cases: Sequence[object]) -> None:
+def _say_judged(call: Call, command: str, source: str, cases: Collection[object]) -> None:
     call.say(f"segcal {command} will compare with {plural(len(cases), 'case')}: {JUDGED[source]}")
 
 
@@ -125,7 +124,7 @@ def _judges(call: Call, fitted: Fitted) -> Cases | None:
         if not len(unseen):
             raise InputError("--trust-on is test, but no case was left unseen. Pass --test-share, or other folders.")
         return unseen
-    if args.trust_on == "none":
+    if args.trust_on == "none" or (cases.raters is not None and (cases.regions or cases.raters.form == "shares")):
         return None
     if fitted.validation_ids and args.trust_on != "folds":
         if args.validation is not None:
@@ -269,6 +268,7 @@ FIT = Command(
     "examples:\n  segcal fit predictions/ labels/ -o calibrator/ --kind logits --ignore 255\n"
     "  segcal fit member_*/ labels/ -o calibrator/ --kind logits --pool mean_logits --calibrator ts",
     shared.LABELLED,
+    shared.RATERS,
     shared.target("CAL", "where the calibrator goes"),
     shared.overwrite("replace a calibrator that is there, also one that is damaged"),
     argument("--calibrator", "this one, without a comparison; see docs/calibrators.md", metavar="NAME",
@@ -289,7 +289,7 @@ FIT = Command(
                      lambda args: Role.READ if args.splits and args.splits.exists() else Role.FILE,
                      metavar="FILE"),
             argument("--validation", "predictions for validation alone", Role.CASES, nargs="+"),
-            argument("--validation-labels", "their labels; default: LABELS", Role.CASES),
+            argument("--validation-labels", "their labels; default: LABELS", Role.CASES, nargs="+"),
         ),
         "what segcal trust, decide, objects and monitor compare with": (
             argument("--trust-on",
@@ -297,7 +297,7 @@ FIT = Command(
                      "those of\n--test-share, or none; default: validation cases, or else folds",
                      choices=["folds", "validation", "test", "none"]),
             argument("--trust-predictions", "predictions of cases for this alone", Role.CASES, nargs="+"),
-            argument("--trust-labels", "their labels; default: LABELS", Role.CASES),
+            argument("--trust-labels", "their labels; default: LABELS", Role.CASES, nargs="+"),
             argument("--objects",
                      "also learn which connected components are real, for segcal objects; of these structures "
                      "(a,b,...) alone", nargs="?", const="", metavar="NAMES"),

@@ -23,10 +23,11 @@ from segcal.errors import InputError
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics import Metric
 from segcal.metrics.base import Needs
+from segcal.raters import Votes
 from segcal.regions import Regions
 from segcal.resample import Draws, percentile_interval, row_blocks
 from segcal.statistics import BandCache, CaseTables, Counted, total_of
-from segcal.statistics.additive import AdditiveTable, Confusion, Likelihood
+from segcal.statistics.additive import AdditiveTable, Confusion, Likelihood, unsummed
 from segcal.summary import Difference, Estimate, difference, estimate
 from segcal.types import IGNORED, Context
 
@@ -135,7 +136,7 @@ class Counter:
         self, case: Case, calibrators: Mapping[str, Map], predict: bool = False
     ) -> tuple[Counted, dict[str, Counted]]:
         """Return what was counted before, and after each of several calibrators; with predictions, if asked for."""
-        count = self._counting(case.id, _labels(case), case.spacing)
+        count = self._counting(case.id, _labels(case), case.spacing, case.votes)
         before = count(case.logits, predict=predict or bool(calibrators))
         after = {}
         for name, calibrator in calibrators.items():
@@ -145,10 +146,12 @@ class Counter:
             after[name] = count(scores, reference=before.prediction, predict=predict, normalised=foreign)
         return before, {name: _calibrated(counted) for name, counted in after.items()}
 
-    def _counting(self, name: str, labels: Tensor, spacing: tuple[float, ...] | None) -> Callable[..., Counted]:
+    def _counting(
+        self, name: str, labels: Tensor, spacing: tuple[float, ...] | None, votes: Votes | None
+    ) -> Callable[..., Counted]:
         """Return what counts scores against a label map."""
         bands = self._needs.bands(labels, name, self._cache)
-        return partial(self._needs.count, labels=labels, bands=bands, spacing=spacing)
+        return partial(self._needs.count, labels=labels, bands=bands, spacing=spacing, votes=votes)
 
     def _count_regions(self, case: Case, regions: Regions, calibrator: Map | None) -> list[RegionTables]:
         labels = _labels(case)
@@ -156,7 +159,9 @@ class Counter:
         before: dict[str, CaseTables] = {}
         after: dict[str, CaseTables] = {}
         for number, region in enumerate(regions.names):
-            count = self._counting(f"{case.id} {region}", regions.truth(labels, number), case.spacing)
+            votes = None if case.votes is None else case.votes.region(regions, number)
+            truth = regions.truth(labels, number) if votes is None else votes.labels()
+            count = self._counting(f"{case.id} {region}", truth, case.spacing, votes)
             plain = count(two_classes(case.logits[number]), predict=odds is not None)
             before[region] = plain.tables
             if odds is not None:
@@ -263,13 +268,15 @@ def pooled_replicates(parts: Sequence[Any], value: Callable[[Any], float | None]
     """
     weights, order = draws.weights, np.argsort(draws.index[0], kind="stable")
     starts = np.searchsorted(draws.index[0][order], np.arange(draws.groups))
-    tables = {f.name: np.stack([np.asarray(getattr(parts[i], f.name)) for i in order]) for f in fields(parts[0])}
+    rest = unsummed(parts[0])
+    names = [f.name for f in fields(parts[0]) if f.name not in rest]
+    tables = {name: np.stack([np.asarray(getattr(parts[i], name)) for i in order]) for name in names}
     sums = {
         name: np.concatenate([np.tensordot(rows.astype(np.int64), table, 1) for rows in row_blocks(weights)])
         for name, table in ((name, np.add.reduceat(table, starts)) for name, table in tables.items())
     }
     kind = type(parts[0])
-    found = [value(kind(**{name: column[i] for name, column in sums.items()})) for i in range(len(weights))]
+    found = [value(kind(**rest, **{name: column[i] for name, column in sums.items()})) for i in range(len(weights))]
     return np.array([np.nan if number is None else number for number in found])
 
 

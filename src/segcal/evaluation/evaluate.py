@@ -32,7 +32,7 @@ from segcal.evaluation.slabs import as_seen
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import calibrator_digest
-from segcal.metrics import Metric, find_metrics, with_convention
+from segcal.metrics import Metric, find_metrics, rater_metrics, with_convention
 from segcal.resample import LEVEL, REPLICATES, Draws
 from segcal.statistics import BandCache, CaseTables
 
@@ -103,6 +103,8 @@ def evaluate(
     chosen = with_convention(chosen, convention)
     if len(cases) == 0:
         raise InputError("cases is empty, but at least one case is needed. Check the folder or the split.")
+    if cases.raters is not None:
+        chosen = rater_metrics(chosen, cases.raters)
     counter = Counter(chosen, bands, cases.regions)
     if cases.regions is not None:
         chosen = region_metrics(chosen, cases.regions)
@@ -110,12 +112,13 @@ def evaluate(
     measure = partial(_measure, counter, calibrator)
     stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
     rows: list[Row] = []
+    per = 1 if cases.raters is None else sum(cases.raters.weights)
     kind_warnings: dict[str, str] = {}
     failures = Failures(failed)
     for case_id, (found, group, kind_warning) in map_cases(cases, measure, workers, failures.take):
         kind_warnings[case_id] = kind_warning
         for (name, stage), tables in zip(stages.items(), found, strict=True):
-            size = {"voxels": tables.likelihood.voxels, "ignored": tables.confusion.ignored}
+            size = {"voxels": tables.likelihood.voxels // per, "ignored": tables.confusion.ignored}
             rows.append({"case": case_id, "stage": name, "group": group, **size, **stage.add(case_id, tables)})
         if progress is not None:
             progress(case_id)

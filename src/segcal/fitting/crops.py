@@ -98,6 +98,7 @@ class TileSource:
     """
 
     def __init__(self, cases: Cases, window: Window, config: FitConfig) -> None:
+        cases.require_one_rater("a calibrator that learns from whole neighbourhoods, such as lts,")
         self._cases, self._window, self._seed = cases, window, config.seed
         self.available = 0
         channels, size = cases.num_classes + window.image_channels, window.side**window.axes

@@ -22,7 +22,10 @@ from segcal.fitting.sample import draw_each
 from segcal.fitting.voxels import StreamedVoxels, VoxelSource
 
 # What validation data have in common with the calibration data; the rest belongs to single cases.
-ALIKE = ("kind", "pooling", "model", "inferer", "ignore", "class_names", "regions", "regions_class_order")
+ALIKE = (
+    "kind", "pooling", "model", "inferer", "ignore", "class_names", "regions", "regions_class_order",
+    "raters", "num_raters", "rater_weights",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -85,17 +85,23 @@ def _drawn(
 def _draw_from(per_case: int, seed: int, contexts: Collection[str], case: Case) -> tuple[int, Voxels]:
     logits, labels = case.logits.reshape(case.logits.shape[0], -1), require_labels(case).reshape(-1)
     voxels = Voxels(logits, labels, labels, *neighbourhood_of(case, contexts))
-    counted = (labels >= 0).nonzero()[:, 0] if labels.numel() and int(labels.amin()) < 0 else None
+    entries = None if case.votes is None else case.votes.entries()
+    counted = None if entries is None else entries.index
+    if entries is None and labels.numel() and int(labels.amin()) < 0:
+        counted = (labels >= 0).nonzero()[:, 0]
     available = labels.numel() if counted is None else counted.numel()
     if available <= per_case:
-        return available, valid(voxels)
+        return available, valid(voxels, entries)
     # Those that do not count are left out of the chances, so that of all others nothing is copied.
+    share = torch.ones(available, dtype=torch.float64) if entries is None else entries.votes.double() / entries.total
     hard = hardness(logits.to(compute_dtype(logits.dtype)))
-    hard = (hard if counted is None else hard[counted]).double()
+    hard = (hard if counted is None else hard[counted]).double() * share
     rng = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
-    index, probability = draw_hard(hard, per_case, float(available), float(hard.sum()), rng)
-    drawn = valid(voxels.take(index if counted is None else counted[index]))
-    return available, drawn._replace(weight=(1 / probability).to(drawn.weight.dtype))
+    index, probability = draw_hard(hard, per_case, float(share.sum()), float(hard.sum()), rng, share)
+    where = index if counted is None else counted[index]
+    drawn = valid(voxels.take(where))
+    own = drawn.labels if entries is None else entries.label[index].int()
+    return available, drawn._replace(labels=own, weight=(share[index] / probability).to(drawn.weight.dtype))
 
 
 def _draw_from_each(

@@ -9,6 +9,9 @@ weights that undo it: voxel i of n is drawn with probability
 by systematic sampling, and gets the weight :math:`1 / \pi_i`. Whether a voxel is drawn depends on its logits alone,
 never on its label. So the weighted likelihood is an unbiased estimate of that of all voxels.
 
+Of several raters, a voxel comes once for each class that one of them marked, weighted by the share of its votes: the
+objective is that of the label maps of all raters, one after the other (:mod:`segcal.raters`).
+
 A *stream* reads all voxels of all cases again on every pass and keeps nothing.
 """
 
@@ -28,6 +31,7 @@ from segcal.cases.parallel import Engine, Failures, Workers, map_cases
 from segcal.cases.profile import Profile
 from segcal.errors import InputError
 from segcal.numerics import at_once, compute_dtype
+from segcal.raters import Entries
 from segcal.statistics.boundary import find_boundary, squared_distances
 
 # Values in one step of a stream: bounds its memory whatever the size of a case.
@@ -83,9 +87,10 @@ def draw(voxels: Voxels, quota: int, rng: np.random.Generator) -> Voxels:
     """Draw about `quota` voxels, hard ones more often, with weights that undo it."""
     if voxels.labels.numel() <= quota:
         return voxels
-    hard = hardness(voxels.logits).double()
-    index, probability = draw_hard(hard, quota, float(voxels.labels.numel()), float(hard.sum()), rng)
-    return voxels.take(index)._replace(weight=(1 / probability).to(voxels.weight.dtype))
+    weight = voxels.weight.double()
+    hard = hardness(voxels.logits).double() * weight
+    index, probability = draw_hard(hard, quota, float(weight.sum()), float(hard.sum()), rng, weight)
+    return voxels.take(index)._replace(weight=(weight[index] / probability).to(voxels.weight.dtype))
 
 
 def hardness(logits: Tensor) -> Tensor:
@@ -94,10 +99,10 @@ def hardness(logits: Tensor) -> Tensor:
 
 
 def draw_hard(
-    hard: Tensor, quota: int, total: float, total_hard: float, rng: np.random.Generator
+    hard: Tensor, quota: int, total: float, total_hard: float, rng: np.random.Generator, weight: Tensor | float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Return the indices of what is drawn, hard ones more often, and its probability, given the sums over all."""
-    probability = (quota * (0.5 / total + 0.5 / total_hard * hard)).clamp(max=1.0)
+    probability = (quota * (0.5 / total * weight + 0.5 / total_hard * hard)).clamp(max=1.0)
     index = systematic(probability, rng)
     return index, probability[index]
 
@@ -223,7 +228,7 @@ class StreamedVoxels(VoxelSource):
         contexts: Collection[str] = (),
     ) -> None:
         self.num_classes, self._contexts, self._workers = cases.num_classes, contexts, workers
-        found: dict[str, int] = {}
+        found: dict[str, tuple[int, float]] = {}
         failures = Failures(failed)
         for case_id, count in map_cases(cases, _count_labelled, workers, failures.take, seen):
             found[case_id] = count
@@ -232,10 +237,10 @@ class StreamedVoxels(VoxelSource):
         self._take(cases.subset(found), found, {})
         refuse_nothing(self.used, len(cases), len(found), failures)
 
-    def _take(self, cases: Cases, counts: dict[str, int], factors: Mapping[str, float]) -> None:
+    def _take(self, cases: Cases, counts: dict[str, tuple[int, float]], factors: Mapping[str, float]) -> None:
         self._cases, self._counts, self._factors, self.ids = cases, counts, factors, tuple(counts)
-        self.used = self.available = sum(counts.values())
-        self.total_weight = sum(count * factors.get(case_id, 1.0) for case_id, count in counts.items())
+        self.used = self.available = sum(used for used, _ in counts.values())
+        self.total_weight = sum(weight * factors.get(case_id, 1.0) for case_id, (_, weight) in counts.items())
 
     def subset(self, ids: Collection[str]) -> "StreamedVoxels":
         """Return a stream of these cases."""
@@ -274,7 +279,9 @@ def _batches(case: Case, contexts: Collection[str], factors: Mapping[str, float]
     around, distance = neighbourhood_of(case, contexts)
     step = max(256, STEP_VALUES // logits.shape[0])
     for start in range(0, labels.numel(), step):
-        voxels = valid(Voxels(logits, labels, labels, around, distance).take(slice(start, start + step)))
+        part = slice(start, start + step)
+        entries = None if case.votes is None else case.votes.part(part).entries()
+        voxels = valid(Voxels(logits, labels, labels, around, distance).take(part), entries)
         yield voxels._replace(weight=voxels.weight * factors.get(case.id, 1.0))
 
 
@@ -293,12 +300,20 @@ def neighbourhood_of(case: Case, contexts: Collection[str]) -> tuple[Tensor | No
     return each_context(case.logits[None].to(compute_dtype(case.logits.dtype)), case.context, contexts), distance
 
 
-def valid(voxels: Voxels) -> Voxels:
-    """Return the voxels that count, each with weight 1, in the types that are computed in."""
-    if voxels.labels.numel() and int(voxels.labels.amin()) < 0:
+def valid(voxels: Voxels, entries: Entries | None = None) -> Voxels:
+    """Return the voxels that count, each with weight 1, in the types that are computed in.
+
+    Those of several raters come once for each class that one of them marked, weighted by its votes.
+    """
+    if entries is not None:
+        whole = len(entries.index) == voxels.labels.numel() and bool((entries.votes == entries.total).all())
+        voxels = voxels if whole else voxels.take(entries.index)
+        voxels = voxels._replace(labels=entries.label)
+    elif voxels.labels.numel() and int(voxels.labels.amin()) < 0:
         voxels = voxels.take(voxels.labels >= 0)
     logits = voxels.logits.to(compute_dtype(voxels.logits.dtype)).contiguous()
     weight = torch.ones(voxels.labels.numel(), dtype=logits.dtype)
+    weight = weight if entries is None else (entries.votes / entries.total).to(logits.dtype)
     return voxels._replace(logits=logits, labels=voxels.labels.to(torch.int32), weight=weight)
 
 
@@ -308,9 +323,13 @@ def release(cases: Cases, case_id: str) -> None:
         cases.kept.release(case_id)
 
 
-def _count_labelled(case: Case) -> int:
-    """Return how many voxels of a case count."""
-    return int((require_labels(case) >= 0).sum())
+def _count_labelled(case: Case) -> tuple[int, float]:
+    """Return how many voxels of a case count, and their weight; those of several raters once for each class."""
+    count = int((require_labels(case) >= 0).sum())
+    if case.votes is None:
+        return count, float(count)
+    size, often = (case.votes.count > 0).sum(1), case.votes.patterns()
+    return int(size @ often), int(case.votes.cast @ often) / case.votes.total
 
 
 def require_labels(case: Case) -> Tensor:

@@ -97,13 +97,23 @@ def add_tables(parts: Iterable[RawTables]) -> RawTables:
     return reduce(_add, parts)
 
 
+def add_votes(parts: Iterable[tuple[int, RawTables]], total: int) -> RawTables:
+    """Return the tables of parts of which each voxel has so many of `total` votes, but not their free energy.
+
+    Counts are of votes; sums are in units of `total` votes, so that a voxel with all votes adds what it adds alone.
+    """
+    times = ([each * (votes if each.dtype.kind == "i" else votes / total) for each in own] for votes, own in parts)
+    return reduce(_add, (RawTables(*each) for each in times))
+
+
 def _add(one: RawTables, other: RawTables) -> RawTables:
     total = RawTables(*(mine + its for mine, its in zip(one, other, strict=True)))
-    energy = _merge(one.voxels(), one.energy, other.voxels(), other.energy)
+    energy = merge_energy(one.voxels(), one.energy, other.voxels(), other.energy)
     return total._replace(offset=np.maximum(one.offset, other.offset), energy=energy)
 
 
-def _merge(n: int, first: np.ndarray, m: int, second: np.ndarray) -> np.ndarray:
+def merge_energy(n: int, first: np.ndarray, m: int, second: np.ndarray) -> np.ndarray:
+    """Return the moments of the free energy of n and m voxels together."""
     if n == 0 or m == 0:
         return second if n == 0 else first
     gap = second[0] - first[0]

@@ -22,9 +22,12 @@ from segcal.errors import InputError
 from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
 from segcal.metrics import masks, reliability, sampled, scores
 from segcal.metrics.base import CurveReader, Metric, Reader
+from segcal.metrics.raters import rater_metrics
 from segcal.metrics.tensors import Meter, on_tensors
 
-__all__ = ["CONVENTIONS", "METRICS", "Meter", "Metric", "Reader", "find_metrics", "meter", "with_convention"]
+__all__ = [
+    "CONVENTIONS", "METRICS", "Meter", "Metric", "Reader", "find_metrics", "meter", "rater_metrics", "with_convention",
+]  # fmt: skip
 
 _ECE, _ACE = reliability.expected_calibration_error, reliability.average_calibration_error
 _MCE, _DEBIASED = reliability.maximum_calibration_error, reliability.debiased_calibration_error
@@ -112,6 +115,9 @@ METRICS: dict[str, Metric] = {
         "spread of the logits' offset", Reader("free_energy"), scores.free_energy_std, unit="nat", better=None
     ),
     "aurc": Metric("area under risk-coverage curve", Reader("ranking"), scores.area_under_risk_coverage),
+    "augrc": Metric(
+        "area under generalised risk-coverage curve", Reader("ranking"), scores.area_under_generalised_risk_coverage
+    ),
     "root_brier": Metric("root Brier score", Reader("likelihood"), scores.root_brier_score, unit=""),
     "ece_debiased": Metric("calibration error less what chance adds", CurveReader("all", 15), _DEBIASED),
     "ece_equal_mass": Metric("ECE, equal-mass bins", Reader("sample"), reliability.equal_mass_calibration_error),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from segcal.arguments import typed
 from segcal.errors import InputError
+from segcal.raters import Votes
 from segcal.statistics import BandCache, CaseTables, Counted, LabelBands, count_logits, find_bands, surface_distances
 from segcal.statistics.case import CLASS_BINS, count_images
 from segcal.statistics.reliability import Curve
@@ -188,13 +189,15 @@ class Needs:
         predict: bool = False,
         spacing: tuple[float, ...] | None = None,
         normalised: bool = False,
+        votes: Votes | None = None,
     ) -> Counted:
         """Count one case; the arguments are those of :func:`segcal.statistics.count_logits`, and the voxel size."""
         surface = "surface" in self.tables
         asked = predict or surface
-        counted = count_logits(scores, labels, self.bins, self._class_bins, bands, reference, asked, normalised)
+        counted = count_logits(scores, labels, self.bins, self._class_bins, bands, reference, asked, normalised, votes)
         if "sample" in self.tables:
-            drawn = sample_voxels(scores, labels, reference)
+            own = labels if votes is None else votes.one_each(np.random.default_rng(0))
+            drawn = sample_voxels(scores, own, reference)
             counted = counted._replace(tables=replace(counted.tables, sample=drawn))
         if not surface or counted.prediction is None:
             return counted

@@ -21,6 +21,15 @@ errors in a bin, after n voxels and f errors, its part of the sum has the closed
 The bins are eight to an octave of uncertainty, so voxels count as tied only if their uncertainties differ by less than
 one eighth. On real cases AURC differs from the exact one by less than one part in a thousand.
 
+The generalised risk at coverage k/N is the share of all voxels that are among the first k and wrong. The risk divides
+by k instead of N, so the most confident errors count most there (Traub et al. 2024). The area under the generalised
+curve through the origin, with ties as above, is
+
+.. math:: \mathrm{AUGRC} = \frac1{N^2} \sum_b m_b \left(f_b + \frac{e_b}2\right)
+    = a (1 - a) (1 - \mathrm{AUROC}) + \frac{(1 - a)^2}2
+
+over the bins b, with the accuracy a and the AUROC of errors.
+
 The area under the ROC curve of errors is a share of pairs of a wrong and a right voxel. In these the wrong one is more
 uncertain; a tie counts half. 1 finds every error, 0.5 is a guess.
 """
@@ -56,7 +65,7 @@ def area_under_risk_coverage(ranking: Ranking) -> float:
     >>> round(area_under_risk_coverage(Ranking(np.array([1, 0, 2]), np.array([0, 0, 1]))), 6)
     0.194444
     """
-    total = int(ranking.count.sum())
+    total = float(ranking.count.sum())
     if not total:
         return math.nan
     filled = ranking.count > 0
@@ -64,6 +73,17 @@ def area_under_risk_coverage(ranking: Ranking) -> float:
     n, f = np.cumsum(m) - m, np.cumsum(e) - e
     harmonic = scipy.special.digamma(n + m + 1) - scipy.special.digamma(n + 1)
     return float((e + (f - e * n / m) * harmonic).sum() / total)
+
+
+def area_under_generalised_risk_coverage(ranking: Ranking) -> float:
+    """Return the AUGRC.
+
+    >>> area_under_generalised_risk_coverage(Ranking(np.array([1, 0, 2]), np.array([0, 0, 1])))
+    0.1111111111111111
+    """
+    total = int(ranking.count.sum())
+    before = np.cumsum(ranking.wrong) - ranking.wrong
+    return float((ranking.count * (before + ranking.wrong / 2)).sum()) / total**2 if total else math.nan
 
 
 def area_under_error_roc(ranking: Ranking) -> float:

@@ -65,8 +65,8 @@ class DecidedSection(Struct):
 
 
 def decided_section(fitted: Fitted, cases: Cases, background: bool = True) -> DecidedSection | UnsetType:
-    """Return the section of labelled cases; none for regions, or where the calibrator remembers too few cases."""
-    if fitted.reference is None or isinstance(fitted.calibrator, PerRegion):
+    """Return the section of labelled cases; none for regions, several raters, or a calibrator that knows too few."""
+    if fitted.reference is None or isinstance(fitted.calibrator, PerRegion) or cases.raters is not None:
         return UNSET
     seen = cases.subset(sorted(cases.ids)[:MOST_CASES])
     bounded: list[BoundedRow] = []

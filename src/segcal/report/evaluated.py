@@ -166,7 +166,9 @@ def evaluation_document(
 
 def _parts(result: Evaluation, stage: str) -> Mapping[str, Curve]:
     found = result.parts.get(stage, {}).get("ace", {})
-    return {case_id: part for case_id, part in found.items() if isinstance(part, Curve)}
+    votes = getattr(result.metrics["ace"].value, "total", 1) if found else 1  # counts are of votes, sums of voxels
+    curves = {case_id: part for case_id, part in found.items() if isinstance(part, Curve)}
+    return {case_id: Curve(one.count, one.right, one.confidence * votes) for case_id, one in curves.items()}
 
 
 def _curves(result: Evaluation, stage: str) -> doc.Curves:

@@ -64,6 +64,7 @@ class SliceMaps(Struct, omit_defaults=True):
     foreground_after: Encoded | None = None
     energy: Encoded | None = None
     temperature: Encoded | None = None
+    raters: Encoded | None = None
     image: Encoded | None = None
 
 
@@ -136,6 +137,9 @@ def layers_of(case: Case, calibrator: Calibrator, local: Calibrator | None = Non
     truth, scores = case.labels, calibrated_scores(calibrator, case, "cpu")
     stages = case.logits.to(scores.dtype), scores
     found: dict[str, Layer] = {}
+    if case.votes is not None:  # the share of votes that are not for the majority
+        differ = 1 - case.votes.count.max(1) / np.maximum(case.votes.cast, 1)
+        found["raters"] = (differ[case.votes.code.numpy()], (0.0, 1.0))
     if isinstance(calibrator, PerRegion):
         known = calibrator.regions.last_true(truth)
         assert known is not None

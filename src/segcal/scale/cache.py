@@ -36,6 +36,7 @@ from segcal.fitting.voxels import Voxels
 from segcal.statistics.additive import Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.boundary import Bands
 from segcal.statistics.case import CaseTables
+from segcal.statistics.raters import RaterTable
 from segcal.statistics.reliability import Curve
 from segcal.statistics.surface import Surface
 from segcal.statistics.voxel_sample import VoxelSample
@@ -52,8 +53,8 @@ KNOWN: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         AppliedCase, Agreement, Bands, CaseObjects, CaseRow, CaseSums, CaseTables, Confusion, Curve, DecidedCase, Flips,
-        FreeEnergy, Profile, Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Shift, Surface,
-        Thumbnail, Together, Turn, Voxels, VoxelSample,
+        FreeEnergy, Profile, Likelihood, Measured, Member, Problem, Ranking, RaterTable, RegionTables, Seen, Shift,
+        Surface, Thumbnail, Together, Turn, Voxels, VoxelSample,
     )
 }  # fmt: skip
 # The name of what a container stands for; no class has these.

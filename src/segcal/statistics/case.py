@@ -10,11 +10,13 @@ from torch import Tensor
 
 from segcal.checks import as_tensor, check_floating, check_labels
 from segcal.errors import InputError
-from segcal.kernels.raw_tables import Layout, RawTables
+from segcal.kernels.raw_tables import Layout, Map, RawTables
 from segcal.kernels.reliability import count_images as count_raw
 from segcal.kernels.reliability import count_voxels
+from segcal.raters import Votes
 from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable, Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.boundary import Bands, LabelBands
+from segcal.statistics.raters import RaterTable, bands_of, count_votes, rater_table
 from segcal.statistics.reliability import Curve, curves_by_band, curves_by_region
 from segcal.statistics.surface import Surface
 from segcal.statistics.voxel_sample import VoxelSample
@@ -42,6 +44,7 @@ class CaseTables(AdditiveTable):
     bands: Bands | None = None
     surface: Annotated[Surface | None, PER_CASE] = None
     sample: VoxelSample | None = None
+    raters: RaterTable | None = None  # of several raters: then counts are of votes, and sums in units of all of a voxel
 
 
 class Counted(NamedTuple):
@@ -60,6 +63,7 @@ def count_logits(
     reference: np.ndarray | None = None,
     predict: bool = False,
     normalised: bool = False,
+    votes: Votes | None = None,
 ) -> Counted:
     """Count one case from raw scores.
 
@@ -72,6 +76,7 @@ def count_logits(
         reference: the prediction to compare with, ``(*space)``; it stays where no class is strictly above it.
         predict: also return the prediction.
         normalised: the scores must be log-probabilities; they have no free energy.
+        votes: of several raters; `labels` are then their majority, which bands and masks are about.
 
     >>> z = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 3.0]])
     >>> count_logits(z, torch.tensor([0, 1, 0])).tables.confusion.count
@@ -92,11 +97,23 @@ def count_logits(
     if reference is not None:
         old = _labels(reference, "reference", space, num_classes, None).reshape(-1).numpy().astype(np.int16, copy=False)
     layout = Layout(num_classes, tuple(bins), class_bins, 1 if bands is None else len(bands.edges) + 1)
-    prediction = np.empty(y.numel(), np.int16) if predict else None
-    raw = count_voxels(scores, y, layout, None if bands is None else bands.code, old, prediction)
+    prediction = np.empty(y.numel(), np.int16) if predict or votes is not None else None
+    codes, voxels = None if bands is None else bands.code, None
+    if votes is None:
+        raw = count_voxels(scores, y, layout, codes, old, prediction)
+    else:
+
+        def count(z: Tensor, own: Tensor, code: Map, before: Map, whole: bool) -> RawTables:
+            return count_voxels(z, own, layout, code, before, prediction if whole else None)
+
+        raw, voxels = count_votes(scores, votes, count, codes, old)
+        bands = None if bands is None else bands_of(bands, votes)
     tables = _tables(raw, bins, bands, reference is not None)
+    if votes is not None and prediction is not None:
+        sums = None if tables.classwise is None else tables.classwise["all"].confidence.sum(-1)
+        tables = replace(tables, raters=rater_table(votes, prediction, tables.likelihood, sums, voxels or 0))
     if not normalised:
-        tables = _with_energy(tables, raw)
+        tables = _with_energy(tables, raw, voxels)
     elif raw.offset[0] > NORMALISED[scores.dtype]:
         raise InputError(
             f"log_probs has a voxel whose logsumexp over classes is off zero by {raw.offset[0]:.3g}, but "
@@ -114,8 +131,9 @@ def count_images(
     return [_with_energy(_tables(raw, bins, None, False), raw) for raw in found]
 
 
-def _with_energy(tables: CaseTables, raw: RawTables) -> CaseTables:
-    return replace(tables, free_energy=FreeEnergy(raw.voxels(), float(raw.energy[0]), float(raw.energy[1])))
+def _with_energy(tables: CaseTables, raw: RawTables, voxels: int | None = None) -> CaseTables:
+    voxels = raw.voxels() if voxels is None else voxels
+    return replace(tables, free_energy=FreeEnergy(voxels, float(raw.energy[0]), float(raw.energy[1])))
 
 
 def _labels(labels: object, name: str, space: list[int], num_classes: int, ignore: int | None) -> Tensor:

@@ -8,7 +8,9 @@ calibration, and the AUROC of finding cases with a Dice below tau.
 The risk of a case is 1 - Dice, the mean over its structures that are there or were found. Ranked from the most trusted
 down, the mean risk of the first k cases, averaged over k, is the area under the risk-coverage curve (AURC). What it is
 above that of a ranking by the risk itself is the excess. A mask is bad if its Dice is below tau: AUROC is the chance
-that a bad case is trusted less than a good one.
+that a bad case is trusted less than a good one. The sum of the first k risks, divided by all
+cases instead of k, has the generalised area (AUGRC, Traub et al. 2024). The expected Dice without members is the soft
+Dice confidence (SDC) of Borges et al. (2024), mean over structures.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,6 +74,16 @@ def risk_area(trusted: Floats, risk: Floats) -> float:
     return float((np.cumsum(ordered) / np.arange(1, len(risk) + 1)).mean())
 
 
+def generalised_area(trusted: Floats, risk: Floats) -> float:
+    """Return the area under the generalised risk-coverage curve, by trapezoids through the origin.
+
+    >>> generalised_area(np.array([3.0, 1.0, 2.0]), np.array([0.0, 0.6, 0.3]))
+    0.1
+    """
+    ordered = risk[np.argsort(-trusted, kind="stable")]
+    return float((np.cumsum(ordered) - ordered / 2).sum()) / len(risk) ** 2
+
+
 def auroc(trusted: Floats, bad: NDArray[np.bool_]) -> float | None:
     """Return the chance that a bad case is trusted less than a good one, ties half; None without both kinds.
 
@@ -91,6 +103,7 @@ class FailureRow(Struct):
     excess: float
     against: Interval
     auroc: float | None
+    generalised: float | None = None
 
 
 class FailurePlace(Struct):
@@ -163,7 +176,8 @@ def judge_ways(ways: Mapping[str, Floats], risk: Floats, draws: Draws, level: fl
     for name, values in sorted(ways.items(), key=lambda each: risk_area(each[1], risk)):
         area, gaps = risk_area(values, risk), np.array([risk_area(values[own], risk[own]) for own in drawn]) - ours
         against = Interval(area - risk_area(ways[OURS], risk), *percentile_interval(gaps, level, draws.groups))
-        found[name] = FailureRow(area, area - best, against, auroc(values, risk > 1 - TAU))
+        general = generalised_area(values, risk)
+        found[name] = FailureRow(area, area - best, against, auroc(values, risk > 1 - TAU), general)
     return found
 
 
@@ -173,6 +187,7 @@ def _tables(data: FailureData) -> dict[str, Table]:
         Column("above the best", digits=4, better="lower"),
         Column(f"minus {OURS}", digits=4),
         Column(f"AUROC, Dice < {data.tau:g}", better="higher"),
+        Column("AUGRC", digits=4, better="lower"),
     )
     titled = {f"{place} ({one.cases} cases, {one.bad} bad)": one.ways for place, one in data.places.items()}
     note = "Cases ranked without labels; risk is 1 - Dice, the mean over structures. Paired over groups."
@@ -181,11 +196,11 @@ def _tables(data: FailureData) -> dict[str, Table]:
 
 
 def _cells(row: FailureRow) -> tuple[Cell, ...]:
-    return Cell(row.area), Cell(row.excess), interval_cell(row.against), Cell(row.auroc)
+    return Cell(row.area), Cell(row.excess), interval_cell(row.against), Cell(row.auroc), Cell(row.generalised)
 
 
 STUDY = Study(
-    "finding failed cases without labels: AURC, AUROC, before and after, here and under shift", "mean logits",
+    "finding failed cases without labels: AURC, AUGRC, AUROC, before and after, here and under shift", "mean logits",
     "reads the test cases of a repeat, and of each `test_on`, twice", False,
     _run, FailureData, _tables,
 )  # fmt: skip

@@ -18,6 +18,7 @@ from segcal.cases.base import CaseError
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError
 from segcal.kernels.loops import one_thread
+from segcal.report.board import write_board
 from segcal.report.paper_tables import write_tables
 from segcal.studies import STUDIES, choose_studies
 from segcal.studies.study import FOLDER, NothingToStudyError, Setting
@@ -64,6 +65,7 @@ def run(
     protocol, results = run_units(protocol, place, progress, failed, overwrite, engine)
     summary = write_summary(results)
     write_tables(summary, place, overwrite)
+    write_board(summary, place, overwrite)
     setting = Setting(protocol, results, summary)
     return Finished(setting, *run_studies(setting, progress=progress))
 

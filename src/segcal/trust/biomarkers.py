@@ -167,6 +167,9 @@ def derive(
     `new` are the new cases by each calibrator that judged labelled ones, and by the calibrator itself last. `folds`
     says which judged which, as :class:`segcal.trust.estimates.Errors` has it.
     """
+    if len(set(reference.ids)) < len(reference.ids):
+        several = "the labelled cases have several raters, but a biomarker is learned from one labelling."
+        raise InputError(f"{several} Learn trust again with the labels of one rater.")
     subjects = link_cases(new[ITSELF].ids, link)
     labelled = link_cases(reference.ids, link)
     found = []

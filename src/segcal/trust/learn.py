@@ -57,7 +57,7 @@ from segcal.names import class_titles
 from segcal.trust.components import CaseObjects, find_objects
 from segcal.trust.conformal import count_draws, mean_over_draws
 from segcal.trust.entry import Progress, walk
-from segcal.trust.sums import AGREEMENT, THRESHOLDS, CaseSums, Floats, one_unit, reference_case, sum_case
+from segcal.trust.sums import AGREEMENT, THRESHOLDS, CaseSums, Floats, one_unit, reference_case, sum_case, sum_raters
 
 # Objects that are remembered; each takes about 60 bytes of the artefact.
 MOST_OBJECTS = 200_000
@@ -70,17 +70,22 @@ class Summer:
         self._cases = cases if cases.kept is not None else cases.keeping()
         self._calibrators = calibrators
 
-    def __call__(self, case_id: str) -> list[CaseSums]:
+    def of_raters(self, case_id: str) -> list[CaseSums]:
+        """Read a case and sum it by the first calibrator, once for each rater."""
+        return self(case_id, True)
+
+    def __call__(self, case_id: str, raters: bool = False) -> list[CaseSums]:
         """Read and sum a case; what members agree on is the same by every calibrator."""
         case = self._cases.checked(case_id)
         members = self._cases.member_decisions(case_id) if len(self._cases.member_names) > 1 else ()
-        first = sum_case(self._calibrators[0], case, members)
+        first = self._calibrators[0]
+        found = sum_raters(first, case, members) if raters else [sum_case(first, case, members)]
         others = [sum_case(each, case) for each in self._calibrators[1:]]
         for each in others:
-            each.columns[AGREEMENT] = first.columns[AGREEMENT]
+            each.columns[AGREEMENT] = found[0].columns[AGREEMENT]
         if self._cases.kept is not None:
             self._cases.kept.release(case_id)
-        return [first, *others]
+        return [*found, *others]
 
 
 class Finder:
@@ -149,27 +154,32 @@ def _learned(
     progress: Progress,
     report: Report,
 ) -> Fitted:
+    if cases.raters is not None and (cases.regions or cases.raters.form == "shares"):
+        cases.require_one_rater("trust of regions or of shares")
     chosen, source = judges_among(fitted, cases, held_out)
     target, classes = check_device(device), fitted.calibrator.num_classes
     own_fits = source == OUT_OF_FOLD
     parts = fold_fits(fitted, chosen, target, report) if own_fits else [(fitted.calibrator.to(target), chosen)]
     # One array that is there from the start: small arrays that are kept, between large ones that are not, would keep
     # the memory of the large ones.
-    losses = np.full((len(chosen), classes, 3, len(THRESHOLDS)), np.nan, np.float32)
+    rows = len(chosen) * (1 if chosen.raters is None else len(chosen.raters.weights))
+    losses = np.full((rows, classes, 3, len(THRESHOLDS)), np.nan, np.float32)
     kept: list[ReferenceCase] = []
     units: set[str] = set()
     for number, (calibrator, part) in enumerate(parts):
         fold = number if own_fits else ITSELF
-        for case_id, (sums,) in walk(part.ids, Summer(part, [calibrator]), workers, failed, progress):
-            if sums.histograms is None:
-                raise InputError(
-                    f"labels of case {case_id!r} is missing, but trust is learned from labelled cases. "
-                    "Open the cases with labels, or leave this one out."
-                )
-            report(f"trust, case {len(kept) + 1} of {len(chosen)}")
-            losses[len(kept)] = losses_of(sums.histograms)
-            kept.append(reference_case(sums, fold))
-            units.add(sums.unit)
+        summer = Summer(part, [calibrator])
+        for case_id, each in walk(part.ids, summer.of_raters, workers, failed, progress):
+            report(f"trust, case {case_id} of {len(chosen)}")
+            for sums in each:
+                if sums.histograms is None:
+                    raise InputError(
+                        f"labels of case {case_id!r} is missing, but trust is learned from labelled cases. "
+                        "Open the cases with labels, or leave this one out."
+                    )
+                losses[len(kept)] = losses_of(sums.histograms)
+                kept.append(reference_case(sums, fold))
+                units.add(sums.unit)
     if not kept:
         raise InputError("all cases failed, but at least one is needed to learn from. Check their files.")
     groups = [each.group for each in kept]
@@ -230,7 +240,9 @@ def learn_objects(
         )
     rule = ObjectRule("iou" if measure == "iou" else "overlap", at, smallest)
     own = numbers_of(fitted, structures)
-    chosen, source = judges_among(fitted, as_cases(cases, labels, **declared), held_out)
+    cases = as_cases(cases, labels, **declared)
+    cases.require_one_rater("what is learned of objects")
+    chosen, source = judges_among(fitted, cases, held_out)
     failures, kept, total = Failures(failed), [], 0
     for calibrator, part in _parts(fitted, chosen, source, check_device(device)):
         finder = Finder(calibrator, part, own, rule)

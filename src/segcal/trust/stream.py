@@ -166,6 +166,8 @@ def monitor(
         if not 0 < value < 1:
             raise InputError(f"{name} is {value:g}, but a chance between 0 and 1 is needed. Use 0.01 for 1 in 100.")
     known, reference, opened = enter(fitted, known_reference, cases, declared)
+    # A new case has no rater: of labelled ones one row each.
+    reference = msgspec.structs.replace(reference, cases=tuple({each.id: each for each in reference.cases}.values()))
     if len({each.group for each in reference.cases}) < len(reference.cases) and not opened.groups:
         raise InputError(
             f"the reference has {len(reference.cases)} cases in groups, which are compared as one, but the new cases "

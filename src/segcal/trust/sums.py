@@ -16,10 +16,12 @@ A region has the probability :math:`\sigma(s)` and the mask :math:`s > 0`, where
 nesting. It excludes no other: there is no rank among them, no kind of decision, no edge and no class beside it.
 """
 
+import copy
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -31,12 +33,14 @@ from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import Slab, score_slabs
 from segcal.fitting.reference import ITSELF, OF_CASE, OF_CLASS, ReferenceCase, written_numbers, written_sparse
-from segcal.kernels.trust_numba import count_alike, sum_voxels
+from segcal.kernels.trust_numba import VoxelSums, count_alike, sum_voxels
 from segcal.numerics import winner
 from segcal.resample import defined_mean
 from segcal.types import IGNORED
 
 Floats = NDArray[np.float64]
+# The label of each rater in each pattern of the votes of a case, and the sums of each over slabs.
+Rated: TypeAlias = tuple[np.ndarray, list[list[VoxelSums]]]
 
 # Even steps of the log odds from 1e-4 to 1 - 1e-4, with 0.5 in the middle.
 THRESHOLDS: Floats = 1 / (1 + np.exp(-np.linspace(-math.log(9999), math.log(9999), 65)))
@@ -90,13 +94,31 @@ class CaseSums:
     histograms: Floats | None
 
 
-def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ()) -> CaseSums:
+def sum_raters(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ()) -> list[CaseSums]:
+    """Return the sums of a case as each rater labelled it: voxels on which all agree are summed once."""
+    if case.votes is None or case.votes.marks is None:
+        return [sum_case(calibrator, case, members)]
+    votes, marks = case.votes, case.votes.marks
+    own = np.where(votes.agreed[:, None] == IGNORED, marks, IGNORED)[:, (marks >= 0).any(0)]
+    more: list[list[VoxelSums]] = [[] for _ in own.T]
+    base = sum_case(calibrator, replace(case, labels=votes.labels(votes.agreed)), members, (own, more))
+    found = [copy.deepcopy(base) for _ in more]
+    for one, parts in zip(found, more, strict=True):
+        for part in parts:
+            _add_labels(one, part)
+    return found
+
+
+def sum_case(
+    calibrator: Calibrator, case: Case, members: Iterable[Tensor] = (), raters: Rated | None = None
+) -> CaseSums:
     """Return the sums of a case, with those of its labels if it has any.
 
     Args:
         calibrator: on any device.
         case: as it was read, with what the calibrator sees beside logits.
         members: the classes that one member after the other decides; none where they are not known.
+        raters: of several, where the sums of each go.
     """
     classes, kinds = calibrator.num_classes, len(CONFIDENT) + 1
     size, unit = voxel_size(case.spacing)
@@ -117,7 +139,7 @@ def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ())
     found = winner(case.logits, axis=0)
     edge = touching(found)
     for slab in slabs:
-        _add(sums, slab, case, found, edge)
+        _add(sums, slab, case, found, edge, raters)
     if case.disagreement is not None:
         kept = case.disagreement if case.mask is None else case.disagreement[case.mask]
         sums.alone[DISAGREEMENT] = float(kept.double().sum())
@@ -198,7 +220,7 @@ def _inside(classes: Tensor, mask: Tensor | None) -> Tensor:
     return (classes if mask is None else classes[mask]).reshape(-1)
 
 
-def _add(sums: CaseSums, slab: Slab, case: Case, found: Tensor, edge: Tensor) -> None:
+def _add(sums: CaseSums, slab: Slab, case: Case, found: Tensor, edge: Tensor, raters: Rated | None) -> None:
     """Add a slab of classes to the sums of its case."""
     before, on_edge = found[slab.where].reshape(-1), edge[slab.where].reshape(-1)
     inside, labels = (None if each is None else each[slab.where].reshape(-1) for each in (case.mask, case.labels))
@@ -207,6 +229,19 @@ def _add(sums: CaseSums, slab: Slab, case: Case, found: Tensor, edge: Tensor) ->
     sums.alone[[VOXELS, ENTROPY]] += own.alone
     sums.columns[OF_VOXELS] += own.columns
     sums.decided += own.decided
+    _add_labels(sums, own)
+    if raters is None or case.votes is None:
+        return
+    code = case.votes.code[slab.where].reshape(-1).int()
+    at = torch.from_numpy((raters[0] != IGNORED).any(1))[code]
+    at = (at if inside is None else at & inside).nonzero().squeeze(1)
+    parts = scores[:, at], before[at], on_edge[at], None
+    for table, more in zip(torch.from_numpy(raters[0].T.copy()), raters[1], strict=True):
+        more.append(sum_voxels(*parts, table[code[at]], THRESHOLDS, CONFIDENT))
+
+
+def _add_labels(sums: CaseSums, own: VoxelSums) -> None:
+    """Add what is known of voxels with labels, where labels are summed."""
     if sums.histograms is not None:
         sums.columns[OF_LABELS] += own.labelled
         sums.joint += own.joint

@@ -56,6 +56,7 @@ function views(maps, context) {
     { key: 'error', title: 'Errors', note: 'where prediction and truth differ', paint: (k) => (byteAt(maps.truth, k) === byteAt(maps.prediction, k) ? grey(k) : [230, 159, 0]) },
     { key: 'before', title: 'Confidence before', note: 'yellow is confident', paint: steps(maps.before) },
     { key: 'after', title: 'Confidence after', note: 'the same scale', paint: steps(maps.after) },
+    maps.raters && { key: 'raters', title: 'Where experts disagree', note: 'share of experts who differ from the majority; yellow is half or more', paint: spread(maps.raters, [0, 0.5]) },
     maps.foreground_after && { key: 'contours', title: 'Where the edge may lie', note: 'structure is 5 % (blue), 50 % (white), 95 % (orange) likely, after', paint: grey, contours: maps.foreground_after },
     flipped && { key: 'flips', title: 'Mask changes', note: 'voxels that changed their class', paint: (k) => (byteAt(flipped, k) !== byteAt(maps.prediction, k) ? [86, 180, 233] : grey(k)) },
     maps.energy && { key: 'energy', title: 'Free energy', note: 'level of the raw scores', paint: spread(maps.energy, energy) },

@@ -1,0 +1,112 @@
+"""Recent calibrators of others against plain loops of their definitions."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from paper import recent
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def voxels(request):
+    rng = np.random.default_rng(request.param)
+    logits = 4 * rng.normal(size=(907, request.param)) + np.arange(request.param)
+    labels = (0.5 * logits + rng.gumbel(size=logits.shape)).argmax(1)
+    return torch.tensor(logits, dtype=torch.float32), torch.from_numpy(labels)
+
+
+def nll(found, labels):
+    return float(-found[torch.arange(len(labels)), labels].double().mean())
+
+
+@pytest.mark.parametrize("name", recent.RECENT)
+def test_every_map_returns_log_probabilities_that_are_better(name, voxels):
+    logits, labels = voxels
+    found = recent.RECENT[name](logits, labels)(logits)
+    assert found.shape == logits.shape
+    assert found.double().exp().sum(1) == pytest.approx(torch.ones(len(labels)).numpy(), abs=1e-5)
+    if name == "smart":  # it lowers another loss
+        right = (logits.argmax(1) == labels).float()
+        errors = [float(recent.soft_binned_error(each.exp().amax(1), right)) for each in (found, logits.log_softmax(1))]
+        assert errors[0] < errors[1]
+    else:
+        assert nll(found, labels) < nll(logits.log_softmax(1), labels)
+
+
+@pytest.mark.parametrize("name", ["smart", "h-calibration", "ts (torch-uncertainty)"])
+def test_what_promises_the_mask_keeps_it(name, voxels):
+    logits, labels = voxels
+    assert torch.equal(recent.RECENT[name](logits, labels)(logits).argmax(1), logits.argmax(1))
+
+
+def test_structured_matrix_scaling_ends_where_scipy_does():
+    rng = np.random.default_rng(9)
+    logits = 3 * rng.normal(size=(401, 3))
+    labels = (0.6 * logits + rng.gumbel(size=logits.shape)).argmax(1)
+    found = recent.sms(torch.from_numpy(logits), torch.from_numpy(labels))(torch.from_numpy(logits)).numpy()
+
+    def soft(z):
+        z = np.exp(z - z.max(1, keepdims=True))
+        return z / z.sum(1, keepdims=True)
+
+    def loss(z):
+        return -np.log(soft(z)[np.arange(401), labels]).mean()
+
+    log_p = np.log(soft(logits))
+    beta = minimize(lambda b: loss(b[0] * log_p), [1.0], method="Nelder-Mead", options={"xatol": 1e-10}).x[0]
+    x = np.log((1 - 1 / 402) * soft(beta * log_p) + 1 / 402 / 3)
+
+    def scaled(v):
+        return x + x @ v[:9].reshape(3, 3).T + v[9:]
+
+    def penalised(v):
+        matrix, shift = v[:9].reshape(3, 3), v[9:]
+        diagonal = (np.diag(matrix) ** 2).sum()
+        rest = (matrix**2).sum() - diagonal
+        return loss(scaled(v)) + 3 / 401 * ((shift**2).sum() + diagonal) + 6 / 401 * rest
+
+    best = minimize(penalised, np.zeros(12), method="BFGS", options={"gtol": 1e-9}).x
+    assert np.exp(found) == pytest.approx(soft(scaled(best)), abs=1e-5)
+
+
+def test_the_soft_binned_error_is_that_of_a_plain_loop():
+    rng = np.random.default_rng(2)
+    confidence, right = rng.uniform(0.4, 1, 53), rng.random(53) < 0.7
+    total = 0.0
+    shares = np.array([[np.exp(-0.5 * ((p - (b + 0.5) / 15) / 0.05) ** 2) for b in range(15)] for p in confidence])
+    shares /= shares.sum(1, keepdims=True)
+    for b in range(15):
+        mass = shares[:, b].sum()
+        gap = sum(shares[i, b] * (confidence[i] - right[i]) for i in range(53)) / mass
+        total += mass / 53 * np.sqrt(gap**2 + 1e-6)
+    found = recent.soft_binned_error(torch.tensor(confidence).float(), torch.tensor(right).float())
+    assert float(found) == pytest.approx(total, rel=1e-4)
+
+
+def test_the_error_of_neighbours_is_that_of_a_plain_loop():
+    rng = np.random.default_rng(4)
+    probs, labels, window = rng.dirichlet(np.ones(3), 61), rng.integers(0, 3, 61), 8
+    parts = []
+    for left_out in range(3):
+        pairs = sorted((probs[i, c], labels[i] == c) for i in range(61) if labels[i] != left_out for c in range(3))
+        q = np.array([p for p, _ in pairs])
+        off = [
+            abs(sum(p - o for p, o in pairs[max(0, k - window // 2) : k + window // 2 + 1])) / (window + 1)
+            for k in range(len(q))
+        ]
+        edges = recent.clusters(torch.from_numpy(q)).tolist()
+        assert [edges[0], edges[-1]] == [0, len(q)]
+        parts.append(np.mean([sum(off[a:b]) / (b - a + 1e-5) for a, b in itertools.pairwise(edges)]))
+    found = recent.neighbour_error(torch.from_numpy(probs).float(), torch.from_numpy(labels), window)
+    assert float(found) == pytest.approx(np.mean(parts), rel=1e-3)
+
+
+def test_clusters_of_one_dimension_are_nearest_to_their_means():
+    values = np.sort(np.random.default_rng(1).random(300))
+    edges = recent.clusters(torch.from_numpy(values), 6, 200).tolist()
+    means = [values[a:b].mean() for a, b in itertools.pairwise(edges)]
+    nearest = np.abs(values[:, None] - means).argmin(1)
+    assert nearest.tolist() == np.repeat(np.arange(6), np.diff(edges)).tolist()
