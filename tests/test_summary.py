@@ -85,7 +85,9 @@ def test_nothing_defined_is_none():
 
 
 def test_values_that_do_not_fit_the_draws_are_refused():
-    with pytest.raises(InputError, match=r"values has \(3,\) cases in its repeats, but the replicates were made for \(4,\)"):
+    with pytest.raises(
+        InputError, match=r"values has \(3,\) cases in its repeats, but the replicates were made for \(4,\)"
+    ):
         estimate([np.zeros(3)], Draws([4]))
 
 

@@ -221,6 +221,7 @@ def test_every_declaration_about_files_can_be_made_but_the_pooling():
     wanted = {name: given.get(name, "x") for name in names if name != "pooling"}
     (task,) = protocol(tasks=[{"name": "mine", "members": ["a"], "labels": "b", **wanted}]).tasks
     fixed = {"class_names": ("a", "b"), "regions": {"r": (1, 2)}, "regions_class_order": (1,)}
+    fixed["rater_weights"] = (1, 2, 1)
     assert task.options == ReadOptions(**wanted | fixed)
     assert (task.name, task.region) == ("mine-r", "r")
     with pytest.raises(InputError, match=r"the key tasks\[0\].pooling, which is unknown"):

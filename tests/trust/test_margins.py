@@ -257,9 +257,8 @@ def test_masks_without_any_structure_promise_nothing(tmp_path):
 def test_files_read_back_and_damaged_ones_are_one_sentence(tmp_path, change, message):
     path = made().save(tmp_path / "m.json")
     assert segcal.Margins.load(path) == made()
-    with pytest.raises(InputError) as missing:
+    with pytest.raises(ArtifactError, match=r"none.json is missing, but it is needed\. Fit the margins again\.$"):
         segcal.Margins.load(tmp_path / "none.json")
-    assert str(missing.value).count("is missing, but it is needed") == str(missing.value).count("but") == 1
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ArtifactError, match=message):
         segcal.Margins.load(path)

@@ -62,7 +62,7 @@ class AdditiveTable:
         return type(self)(**made)
 
 
-def unsummed(table: Any) -> dict[str, Any]:
+def unsummed(table: Any) -> dict[str, object]:
     """Return the fields of a table that do not add up: what is fixed, and None for what belongs to a case."""
     marks = {f.name: getattr(f.type, "__metadata__", ()) for f in fields(table)}
     return {name: getattr(table, name) if FIXED in own else None for name, own in marks.items() if own}
