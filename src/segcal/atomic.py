@@ -99,6 +99,10 @@ def _signed(folder: Path) -> tuple[Path, FileIO]:
         beside = folder / _named(secrets.token_hex(5))
         try:
             beside.mkdir()
+        except KeyboardInterrupt:  # it may be there already
+            _remove(beside)
+            raise
+        try:
             marker = FileIO(beside / MARKER, "x")
             if hold(marker.fileno()) is not False and (beside / MARKER).exists():
                 marker.write(SIGNATURE)
@@ -106,8 +110,6 @@ def _signed(folder: Path) -> tuple[Path, FileIO]:
             marker.close()
         except FileNotFoundError:
             continue
-        except FileExistsError:  # somebody else's
-            raise
         except BaseException:
             _remove(beside)
             raise
