@@ -162,13 +162,14 @@ def main() -> None:
     asked = sum(text.startswith(QUESTIONS) for text in said)
     lengths = [sum(map(long_sentences, group)) for group in (written.values(), said)]
     each = ", ".join(f"{word} {count}" for word, count in unclear.most_common())
+    log = len((root / "docs" / "internals" / "decisions.md").read_text("utf-8").split())
     total = sum(len(path.read_text("utf-8").split()) for path in (root / "docs").rglob("*.md"))
     in_pages = sum(line.startswith("docs") for line in wrong)
     print(f"docstrings that begin with {', '.join(QUESTIONS)}: {asked} of {len(said)}")
     print(f"sentences over {LONGEST} words: docs {lengths[0]}, docstrings {lengths[1]}")
     print(f"forbidden words: docs {in_pages}, src {len(wrong) - in_pages}")
     print(f"ambiguous words: {sum(unclear.values())} ({each})")
-    print(f"words in docs: {total:,}")
+    print(f"words in docs: {total:,}, of these {log:,} in the log of decisions")
     print(f"public names: {public_names(root)}")
     if options.list:
         print("\n".join(wrong))
