@@ -241,3 +241,10 @@ def test_voxels_without_space_are_one_case():
     case = cases.checked(cases.ids[0])
     np.testing.assert_array_equal(case.logits.numpy(), logits.T)
     np.testing.assert_array_equal(case.labels.numpy(), labels)
+
+
+def test_members_without_labels_are_one_list_per_case():
+    with pytest.raises(InputError, match=r"is a list of 2 arrays with pooling='mean_logits' and no labels, but"):
+        as_cases([LOGITS, -LOGITS], pooling="mean_logits")
+    cases = as_cases([[one, one + 2] for one in LOGITS], pooling="mean_logits")
+    torch.testing.assert_close(cases.read("1").logits, LOGITS[1] + 1)

@@ -87,7 +87,7 @@ def as_cases(
         scores, truth = _with_space(*_batched(data, labels, "data", raters is not None))
         return ArrayCases(scores, truth, ids=ids, **shared, **columns)  # type: ignore[arg-type]
     if model is None and isinstance(data, list | tuple) and data and (labels is not None or not _is_pair(data[0])):
-        return ArrayCases(_cases_of(data, labels), labels, ids=ids, **shared, **columns)
+        return ArrayCases(_cases_of(data, labels, pooling), labels, ids=ids, **shared, **columns)
     _check_source(data, model, inferer)
     _refuse({"labels": None if array else labels, **columns}, "a loader, which gives (scores, labels)")
     if raters is not None:
@@ -290,8 +290,13 @@ def _is_pair(item: Any) -> bool:
     return pair and not as_tensor(item[1], "labels").is_floating_point()
 
 
-def _cases_of(data: Sequence[Any], labels: Any) -> Sequence[Any]:
+def _cases_of(data: Sequence[Any], labels: Any, pooling: str | None) -> Sequence[Any]:
     """Return one entry per case: of a list of members ``(batch, classes, *space)``, one list of members per case."""
+    if labels is None and pooling not in (None, "single") and all(hasattr(one, "shape") for one in data):
+        raise InputError(
+            f"data is a list of {len(data)} arrays with pooling={pooling!r} and no labels, but without these it is not "
+            "known whether they are members or cases. Pass one list of members per case: [[member, ...], ...]."
+        )
     if labels is None or isinstance(labels, list | tuple) or not all(hasattr(one, "shape") for one in data):
         return data
     shape = tuple(as_tensor(labels, "labels").shape)
