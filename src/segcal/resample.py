@@ -177,7 +177,8 @@ def studentised_interval(found: Replicates, level: float = LEVEL) -> tuple[float
     below = above = float(stdtrit(found.groups - 1, 0.5 + level / 2))
     if found.groups >= FEWEST_DRAWN:
         with np.errstate(divide="ignore", invalid="ignore"):
-            off = (found.values - found.value) / np.maximum(found.errors, SMALLEST_ERROR * found.error)
+            errors = np.where(found.errors > 0, np.maximum(found.errors, SMALLEST_ERROR * found.error), 0.0)
+            off = (found.values - found.value) / errors
         off = off[~np.isnan(off)]
         ends = np.quantile(off, [0.5 - level / 2, 0.5 + level / 2], method="nearest") if len(off) else [0.0, 0.0]
         below, above = (max(below, x) if math.isfinite(x) else below for x in (float(ends[1]), -float(ends[0])))

@@ -85,7 +85,7 @@ class _Classes:
 
     def changed(self, scores: Tensor, mask: Tensor) -> Tensor:
         """Return where scores decide otherwise than a mask, ``(*space)``; a tie with it decides as it does."""
-        return torch.from_numpy(compare_winner(scores, mask) == BELOW)
+        return torch.from_numpy(np.asarray(compare_winner(scores, mask) == BELOW))
 
     def structures(self, count: int, background: bool) -> range:
         """Return the outputs that are structures, of so many; class 0 is none if it is background."""

@@ -102,7 +102,7 @@ def open_cases(
     facts = [member.facts() for member in members]
     _check_pooling(chosen.pooling, members)
     axes: Axes | None = chosen.label_axes or facts[0].label_axes
-    given = [labels] if isinstance(labels, str | Path) else list(labels or ())
+    given = [labels] if isinstance(labels, str | Path) else [] if labels is None else list(labels)
     raters = Raters.declared(chosen.raters, chosen.num_raters, chosen.rater_weights, len(given))
     label_folders = [LabelFolder(*here(each), axes, chosen.label_key) for each in given]
     label_folder = RaterFolders(label_folders) if len(given) > 1 else label_folders[0] if given else None
