@@ -2,7 +2,7 @@
 function showScatter(data, place, state, again) {
   const { names, dice, ece } = place.cases;
   const pairs = [['before', place.baseline, 'circle', 'var(--before)'], ['after', state.after, 'square', 'var(--after)']].filter(([, title]) => title && dice[title] && ece[title]);
-  const known = pairs.flatMap(([, title]) => ece[title]).filter((value) => value !== null);
+  const known = pairs.flatMap(([, title]) => ece[title].filter((value, k) => value !== null && dice[title][k] !== null));
   if (pairs.length < 2 || known.length < 2) { show('scatter'); return; }
   const ticks = ticksTo(Math.max(...known));
   const chart = axes({ width: isNarrow() ? 390 : 640, height: isNarrow() ? 320 : 400, label: 'Calibration error against Dice, one dot a test case', x: { range: [0, 1], ticks: [0, 0.2, 0.4, 0.6, 0.8, 1], format: (value) => percent(value, 0), title: 'Dice: overlap of mask and truth' }, y: { range: [0, ticks[ticks.length - 1]], ticks, format: points, title: 'calibration error' } });

@@ -6,7 +6,7 @@ function showVerdict(data, place) {
     ? ['Fitted on ', name(place.task), ', tested on ', name(place.test_on)] : ['Tested on ', name(place.task)];
   if (!found) {
     show('verdict', el('p', { class: 'eyebrow' }, where), el('h1', { id: 'h-verdict' }, 'Measured, but not compared'),
-      el('p', {}, 'These results have no uncalibrated row to compare with, so there is no verdict. The table below has the numbers.'));
+      el('p', {}, 'A verdict needs a row before calibration and the metric ace, and one of them was not measured. The table below has the numbers.'));
     return;
   }
   const list = (texts) => (texts.length === 1 ? el('p', {}, texts[0]) : el('ul', {}, texts.map((text) => el('li', {}, text))));
