@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import segcal
+from segcal.cli.fit import worse_than_nothing
+from segcal.fitting.choice import Candidate
 from segcal.target import claim_beside
 
 SMALL = ["--voxels", "60", "--lam", "0.01", "--mu", "0.01"]
@@ -59,6 +61,7 @@ def test_an_ensemble_is_pooled_as_declared_or_in_the_better_way(folders, make_fo
     monkeypatch.setenv("COLUMNS", "120")
     other = make_folders(folder="second", seed=6)
     call = [folders.predictions, other.predictions, folders.labels, "--kind", "logits"]
+    assert "6 cases of 2 members (best)" in run("check", *call).out
     done = run("fit", *call, "-o", tmp_path / "cal", *SMALL)
     assert done.code == 0
     assert "ts (mean_probs)" in done.out
@@ -242,3 +245,14 @@ def test_what_is_seldom_meant_is_a_line_before_the_fit(scene_folder, run, tmp_pa
         "warning: c0, c1, c2, c3, c4 and 1 more: labels fit clearly better as numpy.flip(labels, 0) ("
     )
     assert done.document["certificate"]["converged"]
+
+
+@pytest.mark.parametrize(
+    ("ece", "said"), [(0.02, ""), (0.01, ""), (0.0246, "cases, 0.0246, is higher than without"), (None, "")]
+)
+def test_an_ece_above_that_without_calibration_is_a_warning(ece, said):
+    others = [Candidate("identity", "mean_logits", 0, ece=0.5), Candidate("identity", "mean_probs", 0, ece=0.02)]
+    taken = Candidate("conic", "mean_probs", 80, ece=ece)
+    found = worse_than_nothing([*others, taken], taken)
+    assert said in found
+    assert bool(found) == bool(said)

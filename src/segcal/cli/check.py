@@ -10,6 +10,7 @@ from segcal.cli import arguments as shared
 from segcal.cli.call import Call
 from segcal.cli.commands import DONE, SOME_FAILED, USER_ERROR, Command, Role, argument, flag
 from segcal.cli.console import in_options, plural, table
+from segcal.pooling import BEST
 
 LISTED = 5
 FACTS = ("cases", "format", "kind", "pooling", "members", "num_classes", "usable")
@@ -19,7 +20,7 @@ def _check(call: Call) -> int:
     args = call.args
     alone = args.no_labels or len(args.paths) == 1
     folders, labels = (args.paths, args.labels) if alone or args.labels else (args.paths[:-1], args.paths[-1])
-    call.cases = call.open(folders, labels, matching=False)
+    call.cases = call.open(folders, labels, BEST, matching=False)
     with call.engine(call.cases), call.bar("checking"):
         found = call.do(segcal.check, call.own)
     if call.part is not None:

@@ -34,7 +34,7 @@ JUDGED = {
 }
 
 KEPT = {"order": "keeps the order of the classes", "argmax": "keeps the mask", None: "may change the mask"}
-ECE_NOTE = f"* is taken. ECE: {CASE_BINS} bins, mean over cases"
+ECE_NOTE = f"* is taken. ECE: {CASE_BINS} bins, mean over cases. ±: one standard error over groups"
 HEADINGS = ("calibrator", "NLL", "ECE", "NLL against ts", "parameters")
 # Of many classes, those in the fewest groups are named.
 MOST_NAMED = 12
@@ -148,6 +148,8 @@ def _show_fit(call: Call, fitted: Fitted) -> dict[str, object]:
         name = chosen.title
         output.say("on held-out cases:", table(HEADINGS, _rows(found, chosen)), ECE_NOTE)
         output.say(*_not_taken(found, chosen), details["reason"])
+        if worse := worse_than_nothing(found, chosen):
+            output.warn(worse)
     output.say(*_sentences(fitted, f"{call.args.output}: {name}"))
     print_evidence(output, fitted)
     if not certificate.converged:
@@ -200,6 +202,14 @@ def _not_taken(found: Sequence[Candidate], chosen: Candidate) -> list[str]:
         if one is not chosen and one.verdict != "reference":
             why.setdefault(one.verdict, []).append(one.title)
     return [f"  {verdict}: {', '.join(titles)}" for verdict, titles in why.items()]
+
+
+def worse_than_nothing(found: Sequence[Candidate], chosen: Candidate) -> str:
+    """Return that the ECE of what was taken is higher than without calibration, if so; the choice is by NLL."""
+    plain = next((one.ece for one in found if (one.name, one.pooling) == ("identity", chosen.pooling)), None)
+    if chosen.ece is None or plain is None or chosen.ece <= plain:
+        return ""
+    return f"its ECE on held-out cases, {chosen.ece:.4f}, is higher than without calibration, {plain:.4f}"
 
 
 def _sentences(fitted: Fitted, title: str) -> list[str]:
