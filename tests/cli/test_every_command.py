@@ -104,7 +104,7 @@ REFUSED = {
     "labels": (["check", "{predictions}", "--regions", "a=x"], "'x' are no labels, but whole numbers are needed"),
     "regions": (["check", "{predictions}", "--regions", "a=1,a=2"], "names a region twice, but each has one"),
     "members without pooling": (
-        ["check", "{predictions}", "{labels}", "--no-labels", "--kind", "logits"],
+        ["evaluate", "{predictions}", "{labels}", "{labels}", "--kind", "logits"],
         "Declare how members are pooled: --pool mean_logits or --pool mean_probs",
     ),
     "output is a file": (

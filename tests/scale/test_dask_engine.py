@@ -157,6 +157,7 @@ def test_an_interruption_of_all_processes_is_one_line_and_leaves_none(cases, tmp
     time.sleep(2)  # workers that listen
     os.killpg(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=100)
-    assert errors == "interrupted: what is written is complete; run the command again to go on\n"
+    said = [line for line in errors.splitlines() if "under way" not in line]  # a slow machine hears of its progress
+    assert said == ["interrupted: what is written is complete; run the command again to go on"]
     assert running.returncode == 130
     assert not psutil.wait_procs(forks, timeout=30)[1]
