@@ -45,6 +45,18 @@ def test_what_is_better_beyond_noise_is_taken():
     assert decision.reason == "cms_ap has an NLL lower than ts by 0.1000 ± 0.0000 on 12 held-out cases."
 
 
+@pytest.mark.parametrize("count", [5, 12])
+def test_a_temperature_must_help_those_too_that_did_not_fail(count):
+    others = count - 1
+    for less, ts, name in (([], 1.02, "ts"), ([others], 1.02, "identity"), ([others], 0.98, "ts"), ([0], 1.02, "ts")):
+        rows = [tried("identity", [*[1.0] * others, 50.0]), tried("ts", [*[ts] * others, 20.0])]
+        decision = ChoiceRule(alone(count), 5, less={f"c{k}" for k in less}).decide(rows)
+        assert decision.chosen.name == name
+        if name == "identity":
+            where = f"On {count} held-out cases, but for groups that failed, a temperature was not better than no"
+            assert decision.reason.startswith(where)
+
+
 @pytest.mark.parametrize("count", [10, 40])
 @pytest.mark.parametrize("folds", [1, 5])
 def test_the_limit_is_the_one_sided_interval_of_student(count, folds):

@@ -3,9 +3,10 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
 1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest. If that is more
 than one standard error above the mean without calibration, also on held-out sites that differ, doing nothing is the
 reference. Of fewer than ten groups in folds that is a coin, since what is held out is fitted to fewer still.
-   Where they disagree about the temperature, the one fitted to all of them is their compromise, and is taken. With so
-   few, doing nothing is also the reference if a failed case decides. Then the mean falls, while the NLL of the median
-   group rises by more than a quarter.
+   Where they disagree about the temperature, the one fitted to all of them is their compromise, and is taken.
+   Doing nothing is also the reference if a failed case decides. Where groups count less
+   (:mod:`segcal.fitting.outliers`), the mean NLL of the others must fall too. Of few groups none may be found to fail.
+   There a case decides if the mean falls, while the NLL of the median group rises by more than a quarter.
 2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise. This means that
 the upper end of the one-sided 95 % interval of the paired difference is below zero (Student's t over groups,
 :func:`segcal.fitting.scores.noise`). Neither its ECE nor, where it is known, its BA-ECE may be higher by more than one
@@ -183,6 +184,7 @@ class ChoiceRule:
         transfer: measures a candidate in `parts` that differ; without it none has to.
         parts: the cases of each site.
         errors: how many standard errors are noise there.
+        less: the cases of groups that count less.
     """
 
     groups: Mapping[str, str]
@@ -190,6 +192,7 @@ class ChoiceRule:
     transfer: Transfer | None = None
     parts: Mapping[str, Collection[str]] = field(default_factory=dict)
     errors: float = 1.0
+    less: Collection[str] = ()
 
     def decide(self, tried: Sequence[Tried]) -> Decision:
         """Choose among candidates."""
@@ -212,7 +215,7 @@ class ChoiceRule:
             rows = [row if row is winner else self._beaten(row, winner, reference.nll) for row in rows]
         chosen = (plain if winner is None else winner).candidate
         cases, number = len(reference.worth), self._count(reference)
-        reason = _reason(chosen, plain.candidate, cases, number)
+        reason = _reason(chosen, plain.candidate, cases, number, bool(self.less))
         if harmful := [rows[each].candidate.title for each in settled if rows[each].candidate.verdict != CLEARLY]:
             reason += f" Where cases that differ are held out, harm was done by {', '.join(harmful)}."
         return Decision(chosen, tuple(row.candidate for row in rows), cases, number, self.folds, reason)
@@ -229,7 +232,9 @@ class ChoiceRule:
             return best
         mean, error = self._against(best, nothing)
         few = self._count(best) < ENOUGH_GROUPS
+        others = {case_id: worth for case_id, worth in best.worth.items() if case_id not in self.less}
         failed = few and mean < 0 and self._median_rise(best, nothing) > LARGEST_RISE
+        failed = failed or (bool(self.less) and difference(others, nothing.worth, self.groups).mean > 0)
         worse = mean > (error or 0.0) and not (few and self.folds > 1)
         if failed or worse or few or self.transfer is None:
             return nothing if failed or worse else best
@@ -369,15 +374,18 @@ def worst_mean(differences: Collection[float]) -> float:
     return fmean(ranked[: max(1, round(WORST_SHARE * len(ranked)))])
 
 
-def _reason(chosen: Candidate, reference: Candidate, cases: int, groups: int) -> str:
+def _reason(chosen: Candidate, reference: Candidate, cases: int, groups: int, failed: bool) -> str:
     where = f"{cases} held-out cases" + (f" of {groups} groups" if groups < cases else "")
+    without = ", but for groups that failed," if failed else ""
     against = chosen.against
     if chosen.verdict == CLEARLY and against is not None:
         than = "no calibration" if reference.name == "identity" else reference.title
         return f"{chosen.title} has an NLL lower than {than} by {-against.mean:.4f} ± {against.error:.4f} on {where}."
     if groups < ENOUGH_GROUPS:
         few = f"{groups} groups are too few to know what more than a temperature is worth: {ENOUGH_GROUPS} are needed."
-        return few if chosen.name != "identity" else f"On {where} a temperature was not better than none. {few}"
+        return (
+            few if chosen.name != "identity" else f"On {where}{without} a temperature was not better than none. {few}"
+        )
     if chosen.name == "identity":
-        return f"On {where} a temperature was not better than no calibration: confidences stay as they are."
+        return f"On {where}{without} a temperature was not better than no calibration: confidences stay as they are."
     return f"No calibrator was better than a temperature on {where} beyond their noise."

@@ -188,8 +188,7 @@ def compare(
     report: Report = silent,
 ) -> Choice:
     """Compare calibrators of these names on voxels by pooling (:func:`read_poolings`), and fit the chosen one."""
-    if config.outliers:
-        data = {pooling: weigh(own, config.seed) for pooling, own in data.items()}
+    data = {pooling: weigh(own, config) for pooling, own in data.items()}
     first = next(iter(data.values()))
     folds = count_folds(first.cases, first.validation, config.folds)
     held = HeldOutFits(config, check_device(device), report)
@@ -277,7 +276,8 @@ class HeldOutFits:
 
     def decide(self, data: FitData, folds: int) -> Decision:
         """Choose by the rule."""
-        rule = ChoiceRule(groups_of(data.cases) | groups_of(data.judges), folds)
+        less = {case_id for request in self._requests.values() for case_id in request.weights or ()}
+        rule = ChoiceRule(groups_of(data.cases) | groups_of(data.judges), folds, less=less)
         sites = find_sites(data, self.config.seed)
         if sites is not None:
             rule = replace(rule, transfer=partial(self._transfer, sites), parts=sites.parts, errors=sites.errors)

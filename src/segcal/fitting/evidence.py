@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,8 +40,6 @@ from segcal.numerics import winner
 PRIOR = 0.03
 # The change of the temperature by which a group is named that decides it.
 DECISIVE = 0.2
-# A group that failed has a mean NLL of this many times the upper quartile over groups.
-FAILED, QUARTILE = 8.0, 75
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,6 @@ class FitEvidence:
         declared: whether the sites were declared.
         weights: what groups count that failed and count less (:mod:`segcal.fitting.outliers`), by name.
         influence: by what share the temperature would be another without a group, for those that move it by a fifth.
-        failed: how many times the upper quartile the NLL of a group is that failed and counts in full.
     """
 
     groups: int
@@ -67,7 +63,6 @@ class FitEvidence:
     declared: bool = False
     weights: dict[str, float] = field(default_factory=dict)
     influence: dict[str, float] = field(default_factory=dict)
-    failed: dict[str, float] = field(default_factory=dict)
 
 
 class Shrinkage(NamedTuple):
@@ -135,33 +130,30 @@ def collect(
         group = group_names(cases, [case_id])[0].lstrip("\0")
         if case_id in weights:
             less[group] = weights[case_id]
-            own[:-3] /= weights[case_id]
+            own[:-2] /= weights[case_id]
         sums[group] = sums[group] + own if group in sums else own
     table = torch.stack(list(sums.values()))
-    loss, slope, bend = table[:, -3:].T
+    slope, bend = table[:, -2], table[:, -1]
     rest = bend.sum() - bend
-    voxels = table[:, :-3]
-    influence, failed = {}, {}
+    influence = {}
     if inverse_temperature is not None and len(sums) > 1:
         without = inverse_temperature + torch.where(rest > 0, slope / rest, 0.0)
         change = inverse_temperature / without.clamp(min=SMALLEST_SCALE) - 1
         influence = {name: one for name, one in zip(sums, change.tolist(), strict=True) if abs(one) > DECISIVE}
-        means = (loss / voxels.sum(1)).numpy()
-        times = (means / max(float(np.percentile(means, QUARTILE)), 1e-300)).tolist()
-        failed = {name: one for name, one in zip(sums, times, strict=True) if one >= FAILED and name not in less}
+    voxels = table[:, :-2]
     counts = tuple((voxels > 0).sum(0).tolist()), tuple(voxels.sum(0).round().long().tolist())
-    return FitEvidence(len(sums), *counts, weights=less, influence=influence, failed=failed)
+    return FitEvidence(len(sums), *counts, weights=less, influence=influence)
 
 
 def _case_sums(inverse_temperature: float | None, case_id: str, batches: Iterable[Voxels]) -> Tensor:
-    """Return the weight of each label in a case, its NLL, and the first and second derivative of that."""
+    """Return the weight of each label in a case, and first and second derivative of its NLL."""
     total: Tensor | float = 0.0
     for voxels in batches:
         counts = torch.bincount(voxels.labels.long(), voxels.weight.double(), minlength=len(voxels.logits))
-        terms = [0.0, 0.0, 0.0]
+        terms = [0.0, 0.0]
         if inverse_temperature is not None:
             logits, labels, weight = (x.contiguous() for x in voxels[:3] if x is not None)
-            terms = list(temperature_terms(logits, labels, weight, inverse_temperature))
+            terms = list(temperature_terms(logits, labels, weight, inverse_temperature)[1:])
         total = total + torch.cat([counts, torch.tensor(terms, dtype=torch.float64)])
     assert isinstance(total, Tensor)
     return total

@@ -139,7 +139,7 @@ def fit_to(
     report: Report = silent,
 ) -> Fitted:
     """Fit a calibrator to voxels that have been read; see :func:`fit`."""
-    data = weigh(data, config.seed) if config.outliers else data
+    data = weigh(data, config)
     cases, validation = data.cases, data.validation_cases
     calibrator = _fresh(name_or_calibrator, cases)
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
