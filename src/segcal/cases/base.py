@@ -101,8 +101,8 @@ class Case:
 
     @property
     def context(self) -> Context:
-        """Image and disagreement, which a calibrator may see beside the logits, as a batch of one."""
-        parts = (self.image, self.disagreement)
+        """What a calibrator may see beside the logits, as a batch of one."""
+        parts = (self.image, self.disagreement, None, self.mask)
         return Context(*(None if part is None else part[None] for part in parts))
 
 

@@ -24,7 +24,7 @@ from segcal.calibrators.neighbourhood import LARGEST_GAP, runner_up_gap
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.files import FileCases
-from segcal.cases.formats.scene import Scene, sizes, whole
+from segcal.cases.formats.scene import Scene, whole
 from segcal.cases.raster_file import Where
 from segcal.checks import check_forward
 from segcal.errors import InputError
@@ -102,9 +102,7 @@ def score_slabs(
     reach = calibrator.reach(len(space))
     context = case.context
     if calibrator.sees_image:
-        context = context._replace(
-            mean_gap=image_gap(calibrator, case.logits, values) if mean_gap is None else mean_gap
-        )
+        context = context._replace(mean_gap=image_gap(calibrator, case, values) if mean_gap is None else mean_gap)
     if reach is None or total <= values:
         yield Slab((...,), *_scored(calibrator, case.logits[None], context, shift, kind))
         return
@@ -134,23 +132,26 @@ def _scored(
     return logits, calibrator.quick_scores(logits, context.to(device))
 
 
-def image_gap(calibrator: Calibrator, logits: Tensor, values: int = STEP_VALUES) -> Tensor:
-    """Return what a calibrator that sees the whole image must be given of it."""
-    return _region_gaps(logits) if isinstance(calibrator, PerRegion) else _mean_gap(logits, values)
+def image_gap(calibrator: Calibrator, case: Case, values: int = STEP_VALUES) -> Tensor:
+    """Return what a calibrator that sees the whole image must be given of it, ``(1,)`` or, of regions, one for each."""
+    total, count = _gap_sum(calibrator, case, values)
+    return total / max(count, 1)
 
 
-def _mean_gap(logits: Tensor, values: int) -> Tensor:
-    """Return what is known of the whole image, ``(1,)``, found in parts."""
-    voxels = logits.reshape(1, len(logits), -1)
-    step = max(1, values // len(logits))
-    parts = [runner_up_gap(part.to(compute_dtype(part.dtype))) for part in voxels.split(step, dim=2)]
-    return torch.stack([part.sum(1, dtype=torch.float64) for part in parts]).sum(0) / voxels.shape[2]
+def _gap_sum(calibrator: Calibrator, case: Case, values: int = STEP_VALUES) -> tuple[Tensor, int]:
+    """Return the sum of gaps over the voxels that were predicted, found in parts, and their number."""
+    voxels, mask = case.logits.flatten(1)[None], None if case.mask is None else case.mask.flatten()
+    gap = _region_gap if isinstance(calibrator, PerRegion) else runner_up_gap
+    size, step, total = voxels.shape[2], max(1, values // voxels.shape[1]), torch.zeros((), dtype=torch.float64)
+    for part in (slice(start, start + step) for start in range(0, size, step)):
+        found = gap(voxels[..., part].to(compute_dtype(voxels.dtype)))
+        total = total + (found if mask is None else found[..., mask[part]]).sum(-1, dtype=torch.float64)
+    return total, size if mask is None else int(mask.sum())
 
 
-def _region_gaps(logits: Tensor) -> Tensor:
-    """Return the same of each region, ``(1, regions)``; the gap between off and on is the size of the logit."""
-    gaps = (each.reshape(-1).to(compute_dtype(each.dtype)).abs().clamp(max=LARGEST_GAP) for each in logits)
-    return torch.stack([gap.mean(dtype=torch.float64) for gap in gaps])[None]
+def _region_gap(logits: Tensor) -> Tensor:
+    """Return the gap between off and on of each region: the size of its logit."""
+    return logits.abs().clamp(max=LARGEST_GAP)
 
 
 class SceneView(NamedTuple):
@@ -229,7 +230,8 @@ def _space(cases: FileCases, case_id: str) -> tuple[int, ...]:
 
 
 def _scene_gap(calibrator: Calibrator, cases: FileCases, case_id: str, boxes: Sequence[Where]) -> Tensor:
-    total = torch.zeros((), dtype=torch.float64)
+    total, count = torch.zeros((), dtype=torch.float64), 0
     for box in boxes:  # one number at a time: small tensors that stay would keep freed windows from going back
-        total = total + image_gap(calibrator, part_of(cases, box).checked(case_id).logits) * prod(sizes(box))
-    return total / sum(prod(sizes(box)) for box in boxes)
+        own, voxels = _gap_sum(calibrator, part_of(cases, box).checked(case_id))
+        total, count = total + own, count + voxels
+    return total / max(count, 1)

@@ -144,7 +144,7 @@ def _check(to: str, levels: Sequence[float], series: Path | None, coded: bool, c
 
 def _probabilities(fitted: Fitted, case: Case) -> np.ndarray:
     """Return probabilities ``(classes, *space)``; outside of what was predicted, the background is certain."""
-    probs = calibrated_probs(fitted.calibrator, case.logits, case.id).numpy()
+    probs = calibrated_probs(fitted.calibrator, case.logits, case.id, case.mask).numpy()
     if case.mask is not None:
         outside = ~case.mask.numpy()
         probs[:, outside] = 0
