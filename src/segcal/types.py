@@ -29,19 +29,19 @@ class Context(NamedTuple):
     Attributes:
         image: ``(batch, channels, *space)``.
         disagreement: ``(batch, *space)``: how much the members of an ensemble disagree, of :mod:`segcal.pooling`.
-        mean_gap: ``(batch,)``: what :mod:`segcal.calibrators.neighbourhood` knows of the whole image, for a part of it.
         valid: ``(batch, *space)`` bool, False where nothing was predicted.
+        mean_gap: ``(batch,)``: what :mod:`segcal.calibrators.neighbourhood` knows of the whole image, for a part of it.
     """
 
     image: Tensor | None = None
     disagreement: Tensor | None = None
-    mean_gap: Tensor | None = None
     valid: Tensor | None = None
+    mean_gap: Tensor | None = None
 
     def narrow(self, axis: int, start: int, length: int) -> "Context":
         """Return a part along an axis of space, counted from the last; what is known of the whole image stays."""
-        own = {name: each for name in ("image", "disagreement", "valid") if (each := getattr(self, name)) is not None}
-        return self._replace(**{name: each.narrow(axis, start, length) for name, each in own.items()})
+        parts = (None if each is None else each.narrow(axis, start, length) for each in self[:3])
+        return Context(*parts, self.mean_gap)
 
     def to(self, device: device | None) -> "Context":
         """Return the same on a device."""

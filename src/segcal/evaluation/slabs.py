@@ -12,6 +12,7 @@ image, or images, gets the whole scene.
 
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -59,15 +60,11 @@ def as_seen(cases: AnyCases, calibrator: object) -> AnyCases:
 
 
 def calibrated_scores(
-    calibrator: Calibrator,
-    case: Case,
-    device: torch.device | str | None = None,
-    values: int | None = None,
-    mean_gap: Tensor | None = None,
+    calibrator: Calibrator, case: Case, device: torch.device | str | None = None, values: int | None = None
 ) -> Tensor:
     """Return the scores ``(classes, *space)`` of a case, on a device; None is where the calibrator is."""
     scores: Tensor | None = None
-    for slab in score_slabs(calibrator, case, values=values, mean_gap=mean_gap):
+    for slab in score_slabs(calibrator, case, values=values):
         found = slab.scores[0].to(device)
         if found.shape == case.logits.shape:
             return found
@@ -83,7 +80,6 @@ def score_slabs(
     dtype: torch.dtype | None = None,
     shift: Tensor | None = None,
     values: int | None = None,
-    mean_gap: Tensor | None = None,
 ) -> Iterator[Slab]:
     """Yield a case slab by slab.
 
@@ -93,7 +89,6 @@ def score_slabs(
         dtype: what to compute in; None is the type of the logits, and float32 for half types.
         shift: ``(1, *space)``, added to the logits in `dtype`.
         values: the logits of one slab; :data:`STEP_VALUES` by default.
-        mean_gap: what is known of the whole image, where the case is a part of one.
     """
     check_forward(case.logits[None], calibrator.num_classes)
     values = STEP_VALUES if values is None else values
@@ -101,8 +96,9 @@ def score_slabs(
     kind = compute_dtype(case.logits.dtype) if dtype is None else dtype
     reach = calibrator.reach(len(space))
     context = case.context
-    if calibrator.sees_image:
-        context = context._replace(mean_gap=image_gap(calibrator, case, values) if mean_gap is None else mean_gap)
+    if calibrator.sees_image and context.mean_gap is None:
+        gap, count = _gap_sum(calibrator, case, values)
+        context = context._replace(mean_gap=gap / max(count, 1))
     if reach is None or total <= values:
         yield Slab((...,), *_scored(calibrator, case.logits[None], context, shift, kind))
         return
@@ -132,12 +128,6 @@ def _scored(
     return logits, calibrator.quick_scores(logits, context.to(device))
 
 
-def image_gap(calibrator: Calibrator, case: Case, values: int = STEP_VALUES) -> Tensor:
-    """Return what a calibrator that sees the whole image must be given of it, ``(1,)`` or, of regions, one for each."""
-    total, count = _gap_sum(calibrator, case, values)
-    return total / max(count, 1)
-
-
 def _gap_sum(calibrator: Calibrator, case: Case, values: int = STEP_VALUES) -> tuple[Tensor, int]:
     """Return the sum of gaps over the voxels that were predicted, found in parts, and their number."""
     voxels, mask = case.logits.flatten(1)[None], None if case.mask is None else case.mask.flatten()
@@ -154,22 +144,13 @@ def _region_gap(logits: Tensor) -> Tensor:
     return logits.abs().clamp(max=LARGEST_GAP)
 
 
-class SceneView(NamedTuple):
-    """A part of a scene with its margin: where it lies, where in `case` it is, and what is known of the whole."""
-
-    where: Where
-    inner: Where
-    case: Case
-    mean_gap: Tensor | None
-
-
 def is_scene(cases: FileCases) -> bool:
     """Whether cases can be read by windows."""
     return all(isinstance(member, Scene) for member in cases.members)
 
 
-def scene_parts(calibrator: Calibrator, cases: FileCases, case_id: str) -> Iterator[SceneView]:
-    """Yield a scene window by window."""
+def scene_parts(calibrator: Calibrator, cases: FileCases, case_id: str) -> Iterator[tuple[Where, Where, Case]]:
+    """Yield where each window of a scene lies, where it is in a case that has its margin too, and that case."""
     with naming_case(case_id):
         space = _space(cases, case_id)
         reach = None if cases.image_folder is not None else calibrator.reach(len(space))
@@ -179,7 +160,7 @@ def scene_parts(calibrator: Calibrator, cases: FileCases, case_id: str) -> Itera
         edges = zip(where, reach or (0,) * len(space), space, strict=True)
         seen = tuple(slice(max(0, one.start - far), min(size, one.stop + far)) for one, far, size in edges)
         inner = tuple(slice(w.start - s.start, w.stop - s.start) for w, s in zip(where, seen, strict=True))
-        yield SceneView(where, inner, part_of(cases, seen, len(boxes) > 1).checked(case_id), gap)
+        yield where, inner, replace(part_of(cases, seen, len(boxes) > 1).checked(case_id), mean_gap=gap)
 
 
 def windows(cases: FileCases, case_id: str) -> Iterator[Where]:
