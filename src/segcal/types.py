@@ -40,8 +40,8 @@ class Context(NamedTuple):
 
     def narrow(self, axis: int, start: int, length: int) -> "Context":
         """Return a part along an axis of space, counted from the last; what is known of the whole image stays."""
-        parts = (None if each is None else each.narrow(axis, start, length) for each in self[:3])
-        return Context(*parts, self.mean_gap)
+        image, disagreement, valid = (each if each is None else each.narrow(axis, start, length) for each in self[:3])
+        return Context(image, disagreement, valid, self.mean_gap)
 
     def to(self, device: device | None) -> "Context":
         """Return the same on a device."""

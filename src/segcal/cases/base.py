@@ -104,8 +104,9 @@ class Case:
     @property
     def context(self) -> Context:
         """What a calibrator may see beside the logits, as a batch of one."""
-        parts = (None if part is None else part[None] for part in (self.image, self.disagreement, self.mask))
-        return Context(*parts, self.mean_gap)
+        parts = (self.image, self.disagreement, self.mask)
+        image, disagreement, valid = (None if part is None else part[None] for part in parts)
+        return Context(image, disagreement, valid, self.mean_gap)
 
 
 class Cases(ABC):

@@ -131,17 +131,12 @@ def _scored(
 def _gap_sum(calibrator: Calibrator, case: Case, values: int = STEP_VALUES) -> tuple[Tensor, int]:
     """Return the sum of gaps over the voxels that were predicted, found in parts, and their number."""
     voxels, mask = case.logits.flatten(1)[None], None if case.mask is None else case.mask.flatten()
-    gap = _region_gap if isinstance(calibrator, PerRegion) else runner_up_gap
     size, step, total = voxels.shape[2], max(1, values // voxels.shape[1]), torch.zeros((), dtype=torch.float64)
     for part in (slice(start, start + step) for start in range(0, size, step)):
-        found = gap(voxels[..., part].to(compute_dtype(voxels.dtype)))
+        found = voxels[..., part].to(compute_dtype(voxels.dtype))  # between off and on of a region it is the logit
+        found = found.abs().clamp(max=LARGEST_GAP) if isinstance(calibrator, PerRegion) else runner_up_gap(found)
         total = total + (found if mask is None else found[..., mask[part]]).sum(-1, dtype=torch.float64)
     return total, size if mask is None else int(mask.sum())
-
-
-def _region_gap(logits: Tensor) -> Tensor:
-    """Return the gap between off and on of each region: the size of its logit."""
-    return logits.abs().clamp(max=LARGEST_GAP)
 
 
 def is_scene(cases: FileCases) -> bool:
