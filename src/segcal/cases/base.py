@@ -103,7 +103,7 @@ class Case:
 
     @property
     def context(self) -> Context:
-        """What a calibrator may see beside the logits, as a batch of one."""
+        """Inputs of a calibrator beside the logits, as a batch of one."""
         parts = (self.image, self.disagreement, self.mask)
         image, disagreement, valid = (None if part is None else part[None] for part in parts)
         return Context(image, disagreement, valid, self.mean_gap)
