@@ -159,3 +159,12 @@ def test_the_workflow_refuses_a_tag_that_is_not_the_version(tag, passes):
         ["bash", "-ec", check], cwd=ROOT, env={**os.environ, "GITHUB_REF_NAME": tag}, capture_output=True
     )
     assert (ran.returncode == 0) == passes, ran.stdout
+
+
+def test_the_page_of_nnunet_installs_what_the_makefile_does():
+    text = (ROOT / "Makefile").read_text("utf-8").replace("\\\n", " ")
+    names = [name for line in re.findall(r"^NNUNET\w* := (.*)$", text, re.MULTILINE) for name in line.split()]
+    page = (ROOT / "docs" / "howto" / "nnunet.md").read_text("utf-8").replace("\\\n", " ")
+    installed = [name for line in re.findall(r"^pip install (.*)$", page, re.MULTILINE) for name in line.split()]
+    assert len(names) > 15
+    assert installed == ["'segcal[nifti]'", "--no-deps", *names]

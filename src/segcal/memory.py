@@ -85,7 +85,7 @@ class Footprint(NamedTuple):
             fewer = "" if self.workers == 1 else " fewer workers,"
             raise InputError(
                 f"it needs about {needed / 1e9:.3g} GB with {what}, but {max(room, 0) / 1e9:.3g} GB is free{each}. "
-                f"Use{fewer} a larger machine, or store the case in parts."
+                f"Use{fewer} a larger machine, or cut the case into tiles, as docs/howto/maps.md shows."
             )
 
 

@@ -29,17 +29,19 @@ class Context(NamedTuple):
     Attributes:
         image: ``(batch, channels, *space)``.
         disagreement: ``(batch, *space)``: how much the members of an ensemble disagree, of :mod:`segcal.pooling`.
+        valid: ``(batch, *space)`` bool, False where nothing was predicted.
         mean_gap: ``(batch,)``: what :mod:`segcal.calibrators.neighbourhood` knows of the whole image, for a part of it.
     """
 
     image: Tensor | None = None
     disagreement: Tensor | None = None
+    valid: Tensor | None = None
     mean_gap: Tensor | None = None
 
     def narrow(self, axis: int, start: int, length: int) -> "Context":
         """Return a part along an axis of space, counted from the last; what is known of the whole image stays."""
-        image, disagreement = (None if each is None else each.narrow(axis, start, length) for each in self[:2])
-        return self._replace(image=image, disagreement=disagreement)
+        image, disagreement, valid = (each if each is None else each.narrow(axis, start, length) for each in self[:3])
+        return Context(image, disagreement, valid, self.mean_gap)
 
     def to(self, device: device | None) -> "Context":
         """Return the same on a device."""

@@ -11,21 +11,23 @@ def logits_of(*shape, seed=0):
     return torch.as_tensor(3 * np.random.default_rng(seed).normal(size=shape))
 
 
-def around_by_hand(logits, name):
-    """One context of logits (C, y, x), voxel by voxel."""
+def around_by_hand(logits, name, valid=None):
+    """One context of logits (C, y, x), voxel by voxel, of the voxels that are valid; NaN elsewhere."""
     values = logits.numpy()
     ordered = np.sort(values, axis=0)
     gap, decided = np.minimum(ordered[-1] - ordered[-2], 8), values.argmax(0)
-    found = np.empty(gap.shape)
+    there = np.ones(gap.shape, bool) if valid is None else valid
+    found = np.full(gap.shape, np.nan)
     half = WINDOWS.get(name, 0) // 2
-    for y, x in np.ndindex(gap.shape):
+    for y, x in np.argwhere(there):
         window = slice(max(0, y - half), y + half + 1), slice(max(0, x - half), x + half + 1)
+        inside = there[window]
         if name == "gap_image":
-            found[y, x] = gap.mean()
+            found[y, x] = gap[there].mean()
         elif name.startswith("gap"):
-            found[y, x] = gap[window].mean()
+            found[y, x] = gap[window][inside].mean()
         else:
-            found[y, x] = (decided[window] == decided[y, x]).mean()
+            found[y, x] = (decided[window] == decided[y, x])[inside].mean()
     return found
 
 
@@ -35,6 +37,18 @@ def test_windows_are_those_of_a_plain_loop_and_end_at_the_border(name, shape):
     logits = logits_of(*shape)
     found = neighbourhood(logits[None], None, [name], "conic")[0, 0]
     np.testing.assert_allclose(found.numpy(), around_by_hand(logits, name), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in CONTEXTS if name != "disagreement"])
+@pytest.mark.parametrize("followed", [False, True])
+def test_what_was_not_predicted_is_not_there(name, followed):
+    logits = logits_of(3, 19, 70)
+    valid = torch.as_tensor(np.random.default_rng(1).random((19, 70)) < 0.6)
+    valid[:, :30], valid[4, 5] = False, True  # alone in its window
+    found = neighbourhood(logits[None].requires_grad_(followed), Context(valid=valid[None]), [name], "conic")[0, 0]
+    expected = around_by_hand(logits.detach(), name, valid.numpy())
+    np.testing.assert_allclose(found.detach()[valid].numpy(), expected[valid], rtol=0, atol=1e-12)
+    assert found.isfinite().all()
 
 
 def test_windows_of_a_volume_lie_in_its_planes():

@@ -89,7 +89,7 @@ def test_a_raster_has_one_colour_per_step_up_to_infinity():
 
 
 def test_polygons_have_one_symbol_per_range_and_no_gap():
-    root = ElementTree.fromstring(polygon_style("probability").split("\n", 1)[1])
+    root = ElementTree.fromstring(polygon_style().split("\n", 1)[1])
     renderer = root.find("renderer-v2")
     assert (renderer.get("type"), renderer.get("attr")) == ("graduatedSymbol", "probability")
     ranges = renderer.findall("ranges/range")

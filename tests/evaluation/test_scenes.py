@@ -114,6 +114,32 @@ def test_windows_change_no_value(name, made, monkeypatch):
         assert (shown[nothing] == -9999).all()
 
 
+def test_where_data_end_the_scene_ends(made, monkeypatch):
+    """A frame without data, in fits and by windows, is as if the scene had been cut there."""
+    space = slice(17, 80), slice(3, 111)
+    for name in ("a", "b", "c"):
+        scores, labels = bands(made / "m0" / f"{name}.tif")[:2], bands(made / "labels" / f"{name}.tif") % 2
+        scores[scores == -9999] = 0.5
+        framed = np.full_like(scores, -9999)
+        framed[:, *space] = scores[:, *space]
+        write(made / "framed" / f"{name}.tif", framed)
+        write(made / "truth" / f"{name}.tif", labels, 200)
+        write(made / "cut" / f"{name}.tif", scores[:, *space].copy())
+        write(made / "cut_truth" / f"{name}.tif", labels[:, *space].copy(), 200)
+    monkeypatch.setattr(slabs, "WINDOW_VALUES", 2 * 40 * 70)
+    tables = []
+    for folder, truth in (("framed", "truth"), ("cut", "cut_truth")):
+        cases = segcal.open_cases(made / folder, made / truth, kind="logits")
+        fitted = segcal.fit("conic", cases)
+        assert {"gap_far", "share_far", "gap_image"} == set(fitted.calibrator.contexts)
+        tables.append(fitted.calibrator.hats.detach().numpy())
+        segcal.apply(fitted, cases, made / f"{folder}_out")
+    np.testing.assert_allclose(*tables, atol=1e-4)
+    for name in ("a", "b", "c"):
+        one, other = (bands(made / f"{folder}_out" / f"{name}.tif") for folder in ("framed", "cut"))
+        np.testing.assert_allclose(one[:, *space], other, atol=2e-5)
+
+
 def test_what_is_calibrated_is_what_a_temperature_makes(made):
     fitted, cases = segcal.fit("ts", opened(made)), opened(made, labels=False)
     segcal.apply(fitted, cases, made / "out", output_kind="probs")

@@ -157,7 +157,7 @@ def test_a_case_that_does_not_fit_is_refused_before_it_is_read(folders, monkeypa
     monkeypatch.setattr(type(cases.members[0]), "read", lambda self, case_id: read.append(case_id))
     text = (
         r"case 'a': it needs about 8.16e-05 GB with segcal evaluate, but 5e-05 GB is free for each of 2 workers. "
-        r"Use fewer workers, a larger machine, or store the case in parts."
+        r"Use fewer workers, a larger machine, or cut the case into tiles, as docs/howto/maps.md shows."
     )
     with pytest.raises(CaseError, match=text):
         cases.read("a")

@@ -173,7 +173,7 @@ def test_it_is_predict_save_and_apply_bit_for_bit(processes, kind, nnunet, rando
     with pytest.raises(InputError, match="holds predictions that are calibrated already"):
         segcal.apply(fitted, cases, nnunet / "twice")
     capfd.readouterr()
-    assert predict(nnunet, *how, "-o", nnunet / "images") == 2
+    assert predict(nnunet, *how, "-o", nnunet / "plain") == 2
     assert "which is no calibrated prediction, but results would be mixed with it. Name a new folder." in (
         capfd.readouterr().err
     )

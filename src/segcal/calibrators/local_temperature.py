@@ -49,7 +49,7 @@ memory. Training sees crops as if they were whole.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -193,7 +193,8 @@ class SeesNeighbours(Calibrator):
         check_planes(logits, self.name)
         check_context(context)
         margin = self.margin(logits.ndim - 2)
-        around = each_part(context, lambda part: with_margin(part.to(logits.dtype), margin))
+        image = None if context is None or context.image is None else context.image.to(logits.dtype)
+        around = None if image is None else Context(image=with_margin(image, margin))
         return self.inner_scores(with_margin(logits, margin), around)
 
     def become_temperature(self, temperature: float) -> None:
@@ -271,17 +272,6 @@ class ImageTemperatureScaling(SeesNeighbours):
             return positive(values.mean(dim=space, keepdim=True))
         total = weight.sum(dim=space, keepdim=True).clamp(min=1e-12)
         return positive((values * weight).sum(dim=space, keepdim=True) / total)
-
-
-def each_part(context: Context | None, change: Callable[[Tensor], Tensor]) -> Context | None:
-    """Return a context whose parts were changed alike; `change` sees them as ``(batch, channels, *space)``."""
-    if context is None:
-        return None
-    image, disagreement, _ = context
-    return context._replace(
-        image=None if image is None else change(image),
-        disagreement=None if disagreement is None else change(disagreement.unsqueeze(1)).squeeze(1),
-    )
 
 
 def with_margin(values: Tensor, margin: Sequence[int]) -> Tensor:

@@ -8,8 +8,9 @@ With the gap to the runner-up, :math:`d = \min(z_{(1)} - z_{(2)}, 8)`, and windo
 - ``gap_image``: the mean of d in the whole image.
 
 Windows lie in the last two axes, the plane in which volumes are finely resolved. They are measured in voxels: a
-calibrator is applied at the resolution at which it was fitted. Beyond the border there is nothing: a mean is over what
-is inside. All voxels of a prediction count, also those whose label is ignored, since nobody knows these later.
+calibrator is applied at the resolution at which it was fitted. Beyond the border, and where nothing was predicted
+(`Context.valid`), there is nothing: a mean is over what is there. All voxels of a prediction count, also those whose
+label is ignored, since nobody knows these later.
 """
 
 from collections.abc import Collection, Sequence
@@ -51,30 +52,48 @@ def neighbourhood(logits: Logits, context: Context | None, names: Sequence[str],
         return logits.new_zeros(logits.shape[0], 0, *logits.shape[2:])
     if not WINDOWS.keys().isdisjoint(names):
         check_planes(logits, calibrator)
+    context = Context() if context is None else context
     if not windows.serves(logits):
-        gap, decided = runner_up_gap(logits), winner(logits)
-        return torch.stack([_one(name, logits, gap, decided, context, calibrator) for name in names], dim=1)
-    gap, decided = windows.gap_and_winner(logits, LARGEST_GAP)
+        seen = _seen(logits, runner_up_gap(logits), winner(logits), context)
+        return torch.stack([_one(name, logits, *seen, context, calibrator) for name in names], dim=1)
+    seen = _seen(logits, *windows.gap_and_winner(logits, LARGEST_GAP), context)
     around = logits.new_empty(len(logits), len(names), *logits.shape[2:])
-    for number, name in enumerate(names):
-        if name in GAP_WINDOWS:
-            windows.window_mean(gap, GAP_WINDOWS[name], around[:, number])
-        elif name in SHARE_WINDOWS:
-            windows.window_share(decided, logits.shape[1], SHARE_WINDOWS[name], around[:, number])
-        else:
-            around[:, number] = _one(name, logits, gap, decided, context, calibrator)
+    for name, out in zip(names, around.unbind(1), strict=True):
+        found = _one(name, logits, *seen, context, calibrator, out)
+        if found is not out:
+            out.copy_(found)
     return around
 
 
-def _one(name: str, logits: Logits, gap: Tensor, decided: Tensor, context: Context | None, calibrator: str) -> Tensor:
-    """Return one context by tensor operations."""
+def _seen(logits: Logits, gap: Tensor, decided: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    """Return gaps and classes, 0 and none of the classes where nothing was predicted."""
+    valid = context.valid
+    return (gap, decided) if valid is None else (gap * valid, decided.where(valid, logits.shape[1]))
+
+
+def _one(
+    name: str,
+    logits: Logits,
+    gap: Tensor,
+    decided: Tensor,
+    context: Context,
+    calibrator: str,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Return one context by tensor operations; those of windows by compiled loops, if there is an `out` for them."""
     if name == "disagreement":
         return _log_information(logits, context, calibrator)
     if name == "gap_image":
         return _of_image(gap, context)
+    width, valid = WINDOWS[name], context.valid
     if name in GAP_WINDOWS:
-        return _window_mean(gap, GAP_WINDOWS[name])
-    return _share(decided, logits.shape[1], SHARE_WINDOWS[name], logits.dtype)
+        found = _window_mean(gap, width, out)
+    else:
+        found = _share(decided, logits.shape[1] + (valid is not None), width, logits.dtype, out)
+    if valid is None:
+        return found
+    there = _window_mean(valid.to(gap), width, None if out is None else torch.empty_like(out))
+    return torch.where(valid, found / there, 0)
 
 
 def check_contexts(contexts: Sequence[str]) -> tuple[str, ...]:
@@ -110,25 +129,30 @@ def runner_up_gap(logits: Logits) -> Tensor:
     return (logits.gather(1, index)[:, 0] - others.amax(1)).clamp(max=LARGEST_GAP)
 
 
-def _log_information(logits: Logits, context: Context | None, calibrator: str) -> Tensor:
-    found = None if context is None else context.disagreement
-    if found is None:
+def _log_information(logits: Logits, context: Context, calibrator: str) -> Tensor:
+    if context.disagreement is None:
         raise InputError(
             f"context has no disagreement, but this {calibrator} was fitted to see how much the members disagree. "
             "Open the predictions of all members, or fit it again to pooled predictions."
         )
-    return found.to(logits).clamp(min=SMALLEST_INFORMATION).log()
+    return context.disagreement.to(logits).clamp(min=SMALLEST_INFORMATION).log()
 
 
-def _of_image(gap: Tensor, context: Context | None) -> Tensor:
-    whole = None if context is None else context.mean_gap
+def _of_image(gap: Tensor, context: Context) -> Tensor:
+    whole = context.mean_gap
     if whole is None:  # voxels without space are one case together
-        whole = windows.image_mean(gap.reshape(gap.shape[0] if gap.ndim > 1 else 1, -1))
+        images = gap.shape[0] if gap.ndim > 1 else 1
+        whole = windows.image_mean(gap.reshape(images, -1))
+        if context.valid is not None:
+            whole = whole / context.valid.reshape(images, -1).double().mean(1).clamp(min=1e-12)
     return whole.to(gap).reshape(-1, *[1] * (gap.ndim - 1)).expand_as(gap)
 
 
-def _window_mean(values: Tensor, width: int) -> Tensor:
-    """Return the mean of what is inside a window in the last two axes, by differences of running sums."""
+def _window_mean(values: Tensor, width: int, out: Tensor | None = None) -> Tensor:
+    """Return the mean of what is inside a window in the last two axes; in `out`, or by differences of running sums."""
+    if out is not None:
+        windows.window_mean(values, width, out)
+        return out
     half, sums = width // 2, values.double()
     inside = torch.ones((), dtype=torch.float64, device=values.device)
     for axis in (-1, -2):
@@ -141,8 +165,11 @@ def _window_mean(values: Tensor, width: int) -> Tensor:
     return (sums / inside).to(values.dtype)
 
 
-def _share(decided: Tensor, classes: int, width: int, dtype: torch.dtype) -> Tensor:
+def _share(decided: Tensor, classes: int, width: int, dtype: torch.dtype, out: Tensor | None) -> Tensor:
     """Return the share of the voxel's own class; one class at a time, so that memory does not grow with them."""
+    if out is not None:
+        windows.window_share(decided, classes, width, out)
+        return out
     share = torch.zeros_like(decided, dtype=dtype)
     for number in range(classes):
         own = (decided == number).to(dtype)

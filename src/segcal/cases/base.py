@@ -77,6 +77,7 @@ class Case:
             of regions, ``(regions, *space)``.
         kind_warning: a sentence that says why the scores are probably not of the declared kind; empty without a reason.
         votes: the labels of several raters, or None for one.
+        mean_gap: what calibrators are told of the whole scene, where this is a window of one.
     """
 
     id: str
@@ -89,6 +90,7 @@ class Case:
     kind_warning: str = ""
     disagreement: Tensor | None = None
     votes: Votes | None = None
+    mean_gap: Tensor | None = None
 
     @property
     def doubt(self) -> str:
@@ -101,9 +103,10 @@ class Case:
 
     @property
     def context(self) -> Context:
-        """Image and disagreement, which a calibrator may see beside the logits, as a batch of one."""
-        parts = (self.image, self.disagreement)
-        return Context(*(None if part is None else part[None] for part in parts))
+        """Inputs of a calibrator beside the logits, as a batch of one."""
+        parts = (self.image, self.disagreement, self.mask)
+        image, disagreement, valid = (None if part is None else part[None] for part in parts)
+        return Context(image, disagreement, valid, self.mean_gap)
 
 
 class Cases(ABC):

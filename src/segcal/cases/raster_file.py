@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 
@@ -33,7 +32,7 @@ Where = tuple[slice, ...]
 Put = Callable[[Where, np.ndarray], None]
 # Megabytes of blocks that the library keeps, instead of a share of the machine.
 CACHE = 64
-LOSSLESS = {"DEFLATE", "LZW", "ZSTD", "LZMA", "PACKBITS", "LERC", "LERC_DEFLATE", "LERC_ZSTD"}
+LOSSLESS = {"NONE", "DEFLATE", "LZW", "ZSTD", "LZMA", "PACKBITS", "LERC", "LERC_DEFLATE", "LERC_ZSTD"}
 PREDICTORS = {"2": "STANDARD", "3": "FLOATING_POINT"}
 # Domains of tags that belong to the file and not to the scene, or are carried in another way.
 _OWN = ("IMAGE_STRUCTURE", "DERIVED_SUBDATASETS", "RPC")
@@ -106,23 +105,21 @@ def raster_like(
 ) -> Iterator[Put]:
     """Give what writes windows of a new file that lies where another one does, and is arranged like it."""
     with open_raster(source) as like, _library(path) as rasterio:
-        about = like.tags(ns="IMAGE_STRUCTURE")
-        optimised = about.get("LAYOUT") == "COG"
-        packed = about.get("COMPRESSION", "NONE")
-        packing = {"compress": packed if packed in LOSSLESS else "NONE" if packed == "NONE" else "DEFLATE"}
-        blocks = {"blockysize": like.block_shapes[0][0], "blockxsize": like.block_shapes[0][1]}
-        tiled = {"tiled": True, **blocks} if like.profile.get("tiled") else {"blockysize": blocks["blockysize"]}
+        about, (height, width) = like.tags(ns="IMAGE_STRUCTURE"), like.block_shapes[0]
+        optimised, packed = about.get("LAYOUT") == "COG", about.get("COMPRESSION", "NONE")
+        packing = {"compress": packed if packed in LOSSLESS else "DEFLATE"}
         facts = {"width": like.width, "height": like.height, "count": bands, "dtype": dtype.name, "nodata": blank}
         place = {"crs": like.crs} | ({} if like.transform.is_identity else {"transform": like.transform})
         if like.gcps[0]:
             place = {"gcps": like.gcps[0], "crs": like.gcps[1]}
+        arranged = {"interleave": about.get("INTERLEAVE", "PIXEL"), "BIGTIFF": "IF_SAFER", "blockysize": height}
+        arranged |= {"tiled": True, "blockxsize": width} if like.profile.get("tiled") else {}
         predictor = about.get("PREDICTOR") if packing["compress"] in ("DEFLATE", "LZW", "ZSTD") else None
-        arranged = {} if predictor is None else {"predictor": predictor}
-        arranged |= {"interleave": about.get("INTERLEAVE", "PIXEL"), "BIGTIFF": "IF_SAFER"}
+        arranged |= {} if predictor is None else {"predictor": predictor}
         first = path.with_name(f".{path.name}") if optimised else path
         with (
             naming(path),
-            rasterio.open(first, "w", driver="GTiff", **facts, **place, **tiled, **packing, **arranged) as made,
+            rasterio.open(first, "w", driver="GTiff", **facts, **place, **packing, **arranged) as made,
         ):
             _carry(like, made)
             yield lambda where, values: made.write(values, window=tuple((one.start, one.stop) for one in where))
@@ -130,7 +127,7 @@ def raster_like(
             if levels:
                 made.build_overviews(levels, rasterio.enums.Resampling.nearest)
         if optimised:
-            packing |= {"predictor": PREDICTORS.get(predictor or "", "NO"), "blocksize": blocks["blockxsize"]}
+            packing |= {"predictor": PREDICTORS.get(predictor or "", "NO"), "blocksize": width}
             kept = "FORCE_USE_EXISTING" if levels else "NONE"
             load_extra("rasterio.shutil", "geo").copy(
                 first, path, driver="COG", overviews=kept, resampling="NEAREST", bigtiff="IF_SAFER", **packing
@@ -165,44 +162,33 @@ def check_place(like: Any, path: Path) -> None:
 
 def raster_style() -> str:
     """Return the style of a map of confidence, band 1 of a raster."""
-    root = ElementTree.Element("qgis", version="3.22", styleCategories="Symbology")
-    pipe = ElementTree.SubElement(root, "pipe")
-    about = {"type": "singlebandpseudocolor", "band": "1", "opacity": "1", "alphaBand": "-1", "nodataColor": ""}
-    renderer = ElementTree.SubElement(pipe, "rasterrenderer", about, classificationMin="0", classificationMax="1")
-    shader = ElementTree.SubElement(ElementTree.SubElement(renderer, "rastershader"), "colorrampshader")
-    shader.attrib.update({"colorRampType": "DISCRETE", "classificationMode": "1", "clip": "0"})
-    for (upper, colour), label in zip(STEPS, _labels(), strict=True):
-        end = "inf" if upper == 1 else f"{upper}"
-        ElementTree.SubElement(shader, "item", value=end, color=colour, alpha="255", label=label)
-    return _text(root)
+    item = '\n<item value="{}" color="{}" alpha="255" label="{:g} to {:g}"/>'
+    items = "".join(item.format("inf" if high == 1 else high, colour, low, high) for low, high, colour, _ in _steps())
+    return f"""{_HEAD}<qgis version="3.22" styleCategories="Symbology"><pipe>
+<rasterrenderer type="singlebandpseudocolor" band="1" opacity="1" alphaBand="-1" nodataColor=""
+ classificationMin="0" classificationMax="1">
+<rastershader><colorrampshader colorRampType="DISCRETE" classificationMode="1" clip="0">{items}
+</colorrampshader></rastershader></rasterrenderer></pipe></qgis>
+"""
 
 
-def polygon_style(attribute: str = "probability") -> str:
+def polygon_style() -> str:
     """Return the style of polygons that have a probability each."""
-    root = ElementTree.Element("qgis", version="3.22", styleCategories="Symbology")
-    about = {"type": "graduatedSymbol", "attr": attribute, "graduatedMethod": "GraduatedColor", "symbollevels": "0"}
-    renderer = ElementTree.SubElement(root, "renderer-v2", about)
-    ranges, symbols = (ElementTree.SubElement(renderer, name) for name in ("ranges", "symbols"))
-    lower = 0.0
-    for number, ((upper, colour), label) in enumerate(zip(STEPS, _labels(), strict=True)):
-        range_of = {"lower": f"{lower}", "upper": f"{upper}", "symbol": f"{number}", "label": label, "render": "true"}
-        ElementTree.SubElement(ranges, "range", range_of)
-        symbol = ElementTree.SubElement(symbols, "symbol", type="fill", name=f"{number}", alpha="0.7")
-        layer = ElementTree.SubElement(
-            symbol, "layer", {"class": "SimpleFill", "enabled": "1", "locked": "0", "pass": "0"}
-        )
-        rgb = ",".join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))
-        for key, value in {"color": f"{rgb},255", "style": "solid", "outline_color": "35,35,35,255"}.items():
-            ElementTree.SubElement(layer, "prop", k=key, v=value)
-        lower = upper
-    return _text(root)
+    each = '\n<range lower="{}" upper="{}" symbol="{}" label="{:g} to {:g}" render="true"/>'
+    ranges = "".join(each.format(low, high, k, low, high) for k, (low, high, _, _) in enumerate(_steps()))
+    symbol = """
+<symbol type="fill" name="{}" alpha="0.7"><layer class="SimpleFill" enabled="1" locked="0" pass="0">
+<prop k="color" v="{},255"/><prop k="style" v="solid"/><prop k="outline_color" v="35,35,35,255"/></layer></symbol>"""
+    symbols = "".join(symbol.format(k, rgb) for k, (_, _, _, rgb) in enumerate(_steps()))
+    return f"""{_HEAD}<qgis version="3.22" styleCategories="Symbology">
+<renderer-v2 type="graduatedSymbol" attr="probability" graduatedMethod="GraduatedColor" symbollevels="0">
+<ranges>{ranges}
+</ranges><symbols>{symbols}
+</symbols></renderer-v2></qgis>
+"""
 
 
-def _labels() -> list[str]:
-    ends = [0.0, *(upper for upper, _ in STEPS)]
-    return [f"{low:g} to {high:g}" for low, high in pairwise(ends)]
-
-
-def _text(root: ElementTree.Element) -> str:
-    ElementTree.indent(root)
-    return _HEAD + ElementTree.tostring(root, encoding="unicode") + "\n"
+def _steps() -> Iterator[tuple[float, float, str, str]]:
+    """Yield both ends of each step, and its colour as HTML and as numbers."""
+    for (low, _), (high, colour) in pairwise([(0.0, ""), *STEPS]):
+        yield low, high, colour, ",".join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))

@@ -74,9 +74,14 @@ class Records:
             return None
         return record if set(self._intact(record)) == set(record.files) else None
 
-    def write(self, case_id: str, made_from: str, make: Callable[[Path], Iterable[Path]]) -> tuple[Path, ...]:
-        """Put the files in place that `make` writes into an empty folder and returns: they are the result of a case."""
-        with naming_case(case_id), naming(self.folder / case_id), temporary(self.folder) as beside:
+    def write(
+        self, case_id: str, made_from: str, make: Callable[[Path], Iterable[Path]], name: str = ""
+    ) -> tuple[Path, ...]:
+        """Put the files in place that `make` writes into an empty folder and returns: they are the result of a case.
+
+        The last one completes it. What goes wrong with the disk goes wrong with the file of this name.
+        """
+        with naming_case(case_id), naming(self.folder / (name or case_id)), temporary(self.folder) as beside:
             names = [path.relative_to(beside).as_posix() for path in make(beside)]
             self.require_own(case_id, names)
             return self.place(case_id, made_from, beside, names)

@@ -78,7 +78,7 @@ def check_array(path: Path, shape: Sequence[int], dtype: np.dtype[Any], availabl
 
 def check_used(path: Path, needed: int) -> None:
     """Refuse what takes too much memory when it is used."""
-    check_memory(path, needed, memory_limit(), "Use a larger machine or store the case in parts.")
+    check_memory(path, needed, memory_limit(), "Use a larger machine or cut the case into tiles.")
 
 
 def choose_key(keys: Sequence[str], key: str | None, path: Path, what: str = "arrays") -> str:

@@ -18,7 +18,7 @@ confidence is a scene of one channel; beside one in GeoTIFF lies a style of QGIS
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from segcal.atomic import naming, temporary, write_text
-from segcal.cases.base import naming_case
+from segcal.atomic import write_text
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Format
 from segcal.cases.formats.scene import Scene
@@ -117,17 +116,14 @@ class CaseWriter:
             confidence: the highest probability of each voxel, if a map of it is to be written too.
             spacing: the voxel size along each axis, for the map.
         """
-        made_from = self.made_from(case_id)
-        with (
-            naming_case(case_id),
-            naming(self.folder / self.format.path(case_id).name),
-            temporary(self.folder) as beside,
-        ):
+
+        def make(beside: Path) -> Iterator[Path]:
             names = self._write(case_id, log_probs, None if decision is None else decision.cpu().numpy(), beside)
             if confidence is not None:
-                path = write_confidence(self.cases, case_id, confidence, beside, spacing)
-                names = [path.relative_to(beside).as_posix(), *names]
-            return self.records.place(case_id, made_from, beside, names)
+                yield write_confidence(self.cases, case_id, confidence, beside, spacing)
+            yield from (beside / name for name in names)
+
+        return self.records.write(case_id, self.made_from(case_id), make, self.format.path(case_id).name)
 
     def made_from(self, case_id: str) -> str:
         """Return a digest of all that the result of a case depends on."""
@@ -268,18 +264,18 @@ def write_scene(
     writer: CaseWriter, case_id: str, parts: Iterable[ScenePart], confidence: bool = False
 ) -> tuple[Path, ...]:
     """Write one scene, and a map of its confidence if asked for, and return the files."""
-    made_from, scene = writer.made_from(case_id), writer.format
+    scene = writer.format
     assert isinstance(scene, Scene)
     name = scene.path(case_id).name
-    with naming_case(case_id), naming(writer.folder / name), temporary(writer.folder) as beside:
+
+    def make(beside: Path) -> Iterator[Path]:
         members = [member for member in writer.cases.members if isinstance(member, Scene)]
         blank = next((found for each in members if (found := each.blank(case_id)) is not None), None)
         apart = blank if blank is None or not 0 <= blank <= 1 else math.nan
-        header, shown = scene.header(case_id), beside / MAPS / name
+        header, shown, digests = scene.header(case_id), beside / MAPS / name, []
         dtype = header.dtype if header.dtype.kind == "f" else np.dtype(np.float32)
         shown.parent.mkdir()
         maps = scene.canvas(case_id, shown, 1, np.dtype(np.float32), apart) if confidence else nullcontext(None)
-        digests = []
         with scene.canvas(case_id, beside / name, header.shape[0], dtype, blank) as put, maps as put_map:
             for part in parts:
                 values = _encoded(writer, case_id, scene, part, blank)
@@ -294,13 +290,12 @@ def write_scene(
                 f"{name} read back has other values, but the same are needed. This is a fault of the disk or of "
                 "segcal: nothing was written."
             )
-        names = [name]
-        if confidence:
-            names.insert(0, f"{MAPS}/{name}")
         if confidence and name.lower().endswith(RASTERS):
-            names.insert(0, f"{MAPS}/{shown.stem}.qml")
-            (beside / names[0]).write_text(raster_style(), "utf-8")
-        return writer.records.place(case_id, made_from, beside, names)
+            shown.with_suffix(".qml").write_text(raster_style(), "utf-8")
+            yield shown.with_suffix(".qml")
+        yield from [shown, beside / name][not confidence :]
+
+    return writer.records.write(case_id, writer.made_from(case_id), make, name)
 
 
 def _encoded(writer: CaseWriter, case_id: str, scene: Scene, part: ScenePart, blank: float | None) -> np.ndarray:

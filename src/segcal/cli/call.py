@@ -43,6 +43,7 @@ from segcal.scale.dask_engine import DaskEngine
 from segcal.scale.merge import Merged
 from segcal.scale.part import Identified, Part, kept_beside
 from segcal.target import check_apart, check_file, make_folder
+from segcal.trust.result import Printed
 
 # The folder of labels, or one per rater.
 Labels: TypeAlias = Path | list[Path] | None
@@ -169,6 +170,13 @@ class Call:
         self.output.document(document, self._path)
         finished = self.output.finish()
         return code or finished
+
+    def end_with(self, found: Printed, *more: str) -> int:
+        """Print rows that were written, or say that a shard is done, and return the exit code."""
+        if self.part is not None:
+            return self.end_of_part()
+        self.say(*found.parts(), *more, f"written to {self.args.output}")
+        return self.end(found.to_plain() | {"output": str(self.args.output)})
 
     def end_of_part(self, counted: bool = True) -> int:
         """Say that a shard is done, with its number of cases, and return the exit code."""

@@ -64,7 +64,7 @@ def _margins(call: Call) -> int:
     found.save(args.output)
     cells = [[m.name, *("none" if each is None else f"{each:.3g}" for each in (m.outer, m.inner)), str(m.present)]
              for m in found.structures]  # fmt: skip
-    call.say(table(("structure", f"outer, {found.unit}", f"inner, {found.unit}", "draws"), cells), str(found))
+    call.say(table(("structure", f"outer, {found.unit}", f"inner, {found.unit}", "groups"), cells), str(found))
     call.say(f"written to {args.output}")
     return call.end(msgspec.to_builtins(found) | output)
 

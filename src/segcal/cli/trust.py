@@ -97,11 +97,8 @@ def _trust(call: Call) -> int:
             how = (args.series, args.seg, args.segments, args.description, call.failed, args.overwrite)
             made = write_reports(found, args.output / "sr", *how)
             call.say(f"{plural(len(made), 'case')} written to {args.output / 'sr'}")
-    if call.part is not None:
-        return call.end_of_part()
     more = ["segcal objects lists each component of these masks"] if fitted.objects is not None else []
-    call.say(*found.parts(), *more, f"written to {args.output}")
-    return call.end(found.to_plain() | {"output": str(args.output)})
+    return call.end_with(found, *more)
 
 
 TRUST = Command(
@@ -151,10 +148,7 @@ def _objects(call: Call) -> int:
             write_worklist(args.output / "worklist.html", found)
         if args.maps is not None:
             _write_each(call, "maps", lambda folder: ObjectMaps(fitted, cases, found.rows, folder, args.series))
-    if call.part is not None:
-        return call.end_of_part()
-    call.say(*found.parts(), f"written to {args.output}")
-    return call.end(found.to_plain() | {"output": str(args.output)})
+    return call.end_with(found)
 
 
 OBJECTS = Command(

@@ -154,16 +154,14 @@ def _looked_at(cases: FileCases) -> FileCases:
     return part_of(cases.subset(cases.ids[:1]), next(windows(cases, cases.ids[0])))
 
 
-def calibrate(
-    calibrator: Calibrator, case: Case, inner: tuple[slice, ...] = (), mean_gap: Tensor | None = None
-) -> tuple[Tensor, Tensor, int]:
+def calibrate(calibrator: Calibrator, case: Case, inner: tuple[slice, ...] = ()) -> tuple[Tensor, Tensor, int]:
     """Return calibrated log-probabilities and the winner before, and how many voxels changed their class.
 
     Of regions, log-odds, the masks before, and how many voxels changed in any region. Of a case that is a part of a
     scene, those `inner` of its margin.
     """
     cut = (slice(None), *inner)
-    scores, logits = calibrated_scores(calibrator, case, device="cpu", mean_gap=mean_gap)[cut], case.logits[cut]
+    scores, logits = calibrated_scores(calibrator, case, device="cpu")[cut], case.logits[cut]
     counted = torch.tensor(True) if case.mask is None else case.mask[inner]
     decision = decision_of(calibrator.regions)
     before = decision.mask(logits)
@@ -214,8 +212,8 @@ class Applier:
         counts: list[tuple[int, int]] = []
 
         def parts() -> Iterator[ScenePart]:
-            for seen in scene_parts(self._calibrator, cases, case_id):
-                part, *count = self._part(seen.case, seen.where, seen.inner, seen.mean_gap)
+            for where, inner, case in scene_parts(self._calibrator, cases, case_id):
+                part, *count = self._part(case, where, inner)
                 counts.append((count[0], count[1]))
                 yield part
 
@@ -223,11 +221,9 @@ class Applier:
         voxels, flips = (sum(each) for each in zip(*counts, strict=True))
         return AppliedCase(voxels, flips, tuple(str(path) for path in files))
 
-    def _part(
-        self, case: Case, where: tuple[slice, ...], inner: tuple[slice, ...] = (), mean_gap: Tensor | None = None
-    ) -> tuple[ScenePart, int, int]:
+    def _part(self, case: Case, where: tuple[slice, ...], inner: tuple[slice, ...] = ()) -> tuple[ScenePart, int, int]:
         """Return what is to be written of a case or a part of a scene, its voxels, and those that changed class."""
-        log_probs, before, flips = calibrate(self._calibrator, case, inner, mean_gap)
+        log_probs, before, flips = calibrate(self._calibrator, case, inner)
         if bool(log_probs.aminmax().min.isnan()):  # any of them; several times faster than looking at each
             broken = int(log_probs.isnan().sum())
             raise CaseError(

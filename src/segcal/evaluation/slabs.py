@@ -12,6 +12,7 @@ image, or images, gets the whole scene.
 
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -24,7 +25,7 @@ from segcal.calibrators.neighbourhood import LARGEST_GAP, runner_up_gap
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.files import FileCases
-from segcal.cases.formats.scene import Scene, sizes, whole
+from segcal.cases.formats.scene import Scene, whole
 from segcal.cases.raster_file import Where
 from segcal.checks import check_forward
 from segcal.errors import InputError
@@ -59,15 +60,11 @@ def as_seen(cases: AnyCases, calibrator: object) -> AnyCases:
 
 
 def calibrated_scores(
-    calibrator: Calibrator,
-    case: Case,
-    device: torch.device | str | None = None,
-    values: int | None = None,
-    mean_gap: Tensor | None = None,
+    calibrator: Calibrator, case: Case, device: torch.device | str | None = None, values: int | None = None
 ) -> Tensor:
     """Return the scores ``(classes, *space)`` of a case, on a device; None is where the calibrator is."""
     scores: Tensor | None = None
-    for slab in score_slabs(calibrator, case, values=values, mean_gap=mean_gap):
+    for slab in score_slabs(calibrator, case, values=values):
         found = slab.scores[0].to(device)
         if found.shape == case.logits.shape:
             return found
@@ -83,7 +80,6 @@ def score_slabs(
     dtype: torch.dtype | None = None,
     shift: Tensor | None = None,
     values: int | None = None,
-    mean_gap: Tensor | None = None,
 ) -> Iterator[Slab]:
     """Yield a case slab by slab.
 
@@ -93,7 +89,6 @@ def score_slabs(
         dtype: what to compute in; None is the type of the logits, and float32 for half types.
         shift: ``(1, *space)``, added to the logits in `dtype`.
         values: the logits of one slab; :data:`STEP_VALUES` by default.
-        mean_gap: what is known of the whole image, where the case is a part of one.
     """
     check_forward(case.logits[None], calibrator.num_classes)
     values = STEP_VALUES if values is None else values
@@ -101,10 +96,9 @@ def score_slabs(
     kind = compute_dtype(case.logits.dtype) if dtype is None else dtype
     reach = calibrator.reach(len(space))
     context = case.context
-    if calibrator.sees_image:
-        context = context._replace(
-            mean_gap=image_gap(calibrator, case.logits, values) if mean_gap is None else mean_gap
-        )
+    if calibrator.sees_image and context.mean_gap is None:
+        gap, count = _gap_sum(calibrator, case, values)
+        context = context._replace(mean_gap=gap / max(count, 1))
     if reach is None or total <= values:
         yield Slab((...,), *_scored(calibrator, case.logits[None], context, shift, kind))
         return
@@ -134,32 +128,15 @@ def _scored(
     return logits, calibrator.quick_scores(logits, context.to(device))
 
 
-def image_gap(calibrator: Calibrator, logits: Tensor, values: int = STEP_VALUES) -> Tensor:
-    """Return what a calibrator that sees the whole image must be given of it."""
-    return _region_gaps(logits) if isinstance(calibrator, PerRegion) else _mean_gap(logits, values)
-
-
-def _mean_gap(logits: Tensor, values: int) -> Tensor:
-    """Return what is known of the whole image, ``(1,)``, found in parts."""
-    voxels = logits.reshape(1, len(logits), -1)
-    step = max(1, values // len(logits))
-    parts = [runner_up_gap(part.to(compute_dtype(part.dtype))) for part in voxels.split(step, dim=2)]
-    return torch.stack([part.sum(1, dtype=torch.float64) for part in parts]).sum(0) / voxels.shape[2]
-
-
-def _region_gaps(logits: Tensor) -> Tensor:
-    """Return the same of each region, ``(1, regions)``; the gap between off and on is the size of the logit."""
-    gaps = (each.reshape(-1).to(compute_dtype(each.dtype)).abs().clamp(max=LARGEST_GAP) for each in logits)
-    return torch.stack([gap.mean(dtype=torch.float64) for gap in gaps])[None]
-
-
-class SceneView(NamedTuple):
-    """A part of a scene with its margin: where it lies, where in `case` it is, and what is known of the whole."""
-
-    where: Where
-    inner: Where
-    case: Case
-    mean_gap: Tensor | None
+def _gap_sum(calibrator: Calibrator, case: Case, values: int = STEP_VALUES) -> tuple[Tensor, int]:
+    """Return the sum of gaps over the voxels that were predicted, found in parts, and their number."""
+    voxels, mask = case.logits.flatten(1)[None], None if case.mask is None else case.mask.flatten()
+    size, step, total = voxels.shape[2], max(1, values // voxels.shape[1]), torch.zeros((), dtype=torch.float64)
+    for part in (slice(start, start + step) for start in range(0, size, step)):
+        found = voxels[..., part].to(compute_dtype(voxels.dtype))  # between off and on of a region it is the logit
+        found = found.abs().clamp(max=LARGEST_GAP) if isinstance(calibrator, PerRegion) else runner_up_gap(found)
+        total = total + (found if mask is None else found[..., mask[part]]).sum(-1, dtype=torch.float64)
+    return total, size if mask is None else int(mask.sum())
 
 
 def is_scene(cases: FileCases) -> bool:
@@ -167,8 +144,8 @@ def is_scene(cases: FileCases) -> bool:
     return all(isinstance(member, Scene) for member in cases.members)
 
 
-def scene_parts(calibrator: Calibrator, cases: FileCases, case_id: str) -> Iterator[SceneView]:
-    """Yield a scene window by window."""
+def scene_parts(calibrator: Calibrator, cases: FileCases, case_id: str) -> Iterator[tuple[Where, Where, Case]]:
+    """Yield where each window of a scene lies, where it is in a case that has its margin too, and that case."""
     with naming_case(case_id):
         space = _space(cases, case_id)
         reach = None if cases.image_folder is not None else calibrator.reach(len(space))
@@ -178,7 +155,7 @@ def scene_parts(calibrator: Calibrator, cases: FileCases, case_id: str) -> Itera
         edges = zip(where, reach or (0,) * len(space), space, strict=True)
         seen = tuple(slice(max(0, one.start - far), min(size, one.stop + far)) for one, far, size in edges)
         inner = tuple(slice(w.start - s.start, w.stop - s.start) for w, s in zip(where, seen, strict=True))
-        yield SceneView(where, inner, part_of(cases, seen, len(boxes) > 1).checked(case_id), gap)
+        yield where, inner, replace(part_of(cases, seen, len(boxes) > 1).checked(case_id), mean_gap=gap)
 
 
 def windows(cases: FileCases, case_id: str) -> Iterator[Where]:
@@ -229,7 +206,8 @@ def _space(cases: FileCases, case_id: str) -> tuple[int, ...]:
 
 
 def _scene_gap(calibrator: Calibrator, cases: FileCases, case_id: str, boxes: Sequence[Where]) -> Tensor:
-    total = torch.zeros((), dtype=torch.float64)
+    total, count = torch.zeros((), dtype=torch.float64), 0
     for box in boxes:  # one number at a time: small tensors that stay would keep freed windows from going back
-        total = total + image_gap(calibrator, part_of(cases, box).checked(case_id).logits) * prod(sizes(box))
-    return total / sum(prod(sizes(box)) for box in boxes)
+        own, voxels = _gap_sum(calibrator, part_of(cases, box).checked(case_id))
+        total, count = total + own, count + voxels
+    return total / max(count, 1)

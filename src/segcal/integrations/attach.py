@@ -58,15 +58,17 @@ def check_classes(calibrator: Calibrator, num_classes: int, model: str) -> None:
         )
 
 
-def calibrated_probs(calibrator: Calibrator, logits: object, name: str = "logits") -> Tensor:
+def calibrated_probs(
+    calibrator: Calibrator, logits: object, name: str = "logits", mask: Tensor | None = None
+) -> Tensor:
     """Return float32 probabilities ``(classes, *space)`` of one case on the CPU, as ``segcal apply`` writes them.
 
     Rounding never moves another class to the front where the calibrator promises to keep it. Of a calibrator of
-    regions, the probability of each.
+    regions, the probability of each. `mask` is True where something was predicted.
     """
     values = as_tensor(logits, name)
     scores = torch.as_tensor(values.detach().cpu()).as_subclass(Tensor)
-    case = Case(name, scores.to(compute_dtype(scores.dtype)))
+    case = Case(name, scores.to(compute_dtype(scores.dtype)), mask=mask)
     log_probs, before, _ = calibrate(calibrator, case)
     decision = decision_of(calibrator.regions)
     probs = decision.encode(log_probs, decision.probs, np.dtype(np.float32))

@@ -73,7 +73,10 @@ class WholeImage:
         whole: Tensor = self._put_back(torch.as_tensor(probs).float().cpu(), box, shape)
         logits = to_log_domain(whole.permute(self._stored).contiguous(), "probs", "prediction")
         inside = (slice(None), *(slice(*ends) for ends in box))
-        whole[inside] = calibrated_probs(self._calibrator, logits, "prediction").permute(self._back)[inside]
+        mask = torch.zeros(1, *whole.shape[1:], dtype=torch.bool)
+        mask[inside] = True
+        seen = mask.permute(self._stored)[0]
+        whole[inside] = calibrated_probs(self._calibrator, logits, "prediction", seen).permute(self._back)[inside]
         return whole
 
 

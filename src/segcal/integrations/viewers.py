@@ -95,9 +95,9 @@ def view(
     titles = class_titles(fitted.class_names or cases.class_names, cases.num_classes)
     coded = read_segments(None if segments is None else Path(segments), titles[1:], description) if place else None
     made_by = f"view {calibrator_digest(fitted.calibrator)} {to} {[*map(float, levels)]} {coded or [*classes]}"
-    Records(target).require_only(made_by, "files for a viewer")
-    check_match(fitted, cases)
     records, tell = Records(target), progress or (lambda case_id: None)
+    records.require_only(made_by, "files for a viewer")
+    check_match(fitted, cases)
 
     def made_from(case_id: str) -> str:
         images = "" if place is None else content_digest(place / case_id)
@@ -144,7 +144,7 @@ def _check(to: str, levels: Sequence[float], series: Path | None, coded: bool, c
 
 def _probabilities(fitted: Fitted, case: Case) -> np.ndarray:
     """Return probabilities ``(classes, *space)``; outside of what was predicted, the background is certain."""
-    probs = calibrated_probs(fitted.calibrator, case.logits, case.id).numpy()
+    probs = calibrated_probs(fitted.calibrator, case.logits, case.id, case.mask).numpy()
     if case.mask is not None:
         outside = ~case.mask.numpy()
         probs[:, outside] = 0
@@ -193,7 +193,7 @@ def _write_polygons(probs: np.ndarray, cases: FileCases, case: Case, folder: Pat
     ]
     path = folder / f"{case.id}.geojson"
     path.write_text(json_text({"type": "FeatureCollection", "features": features}) + "\n", "utf-8")
-    path.with_suffix(".qml").write_text(polygon_style("probability"), "utf-8")
+    path.with_suffix(".qml").write_text(polygon_style(), "utf-8")
     return [path.with_suffix(".qml"), path]
 
 

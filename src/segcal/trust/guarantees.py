@@ -164,17 +164,10 @@ class MaskWriter:
 
     def __call__(self, case_id: str) -> Path:
         """Write one case."""
-        levels, (path,) = (
-            nested_masks(self._calibrator, self._cases.checked(case_id), self._bounds),
-            self.places(case_id),
-        )
-        with written(path) as beside:
+        levels, path = nested_masks(self._calibrator, self._cases.checked(case_id), self._bounds), f"{case_id}.npy"
+        with written(self._folder / path) as beside:
             np.save(beside, levels[self._structures])
-        return path
-
-    def places(self, case_id: str) -> list[Path]:
-        """Return where the masks of a case go."""
-        return [self._folder / f"{case_id}.npy"]
+        return self._folder / path
 
 
 def label_sets(

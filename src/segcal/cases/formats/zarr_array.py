@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypedDict, cast
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -42,31 +42,8 @@ _MAGIC, _DICTIONARY, _CONTENT = b"\x28\xb5\x2f\xfd", (0, 1, 2, 4), (0, 2, 4, 8)
 _ZSTD_BLOCK = 1 << 17
 # Deflate as gzip or as zlib, which the second format of zarr has too.
 _ANY = 47
-
-
-class Codec(TypedDict, total=False):
-    """A way of packing chunks; shards have codecs inside."""
-
-    name: str
-    configuration: "Sharding"
-
-
-class Sharding(TypedDict, total=False):
-    """The chunks inside a shard, and where their index is."""
-
-    chunk_shape: list[int]
-    codecs: list[Codec]
-    index_codecs: list[Codec]
-    index_location: str
-
-
-class ArrayMetadata(TypedDict):
-    """The metadata of an array in ``zarr.json`` that are looked at."""
-
-    shape: list[int]
-    chunk_grid: dict[str, dict[str, list[int]]]
-    data_type: str
-    codecs: list[Codec]
+# What the third format says of an array in ``zarr.json``, and of a way of packing its chunks.
+Metadata: TypeAlias = dict[str, Any]
 
 
 class ZarrArray(NamedTuple):
@@ -74,7 +51,7 @@ class ZarrArray(NamedTuple):
 
     array: Any
     path: Path
-    metadata: ArrayMetadata
+    metadata: Metadata
 
     @property
     def whole(self) -> tuple[slice, ...]:
@@ -116,7 +93,7 @@ def open_array(path: Path, mode: str = "r", scene: bool = False) -> ZarrArray:
     third = (path / "zarr.json").is_file() or not scene
     content = read_json(path / ("zarr.json" if third else ".zarray"))
     with reading(path):
-        metadata = cast(ArrayMetadata, content) if third else _as_third(content)
+        metadata = content if third else _as_third(content)
         _check_metadata(metadata, path, scene)
         # Chunks of nothing but zeros are written too: a missing one then means that something was lost.
         with zarr.config.set({"array.write_empty_chunks": True}):
@@ -140,7 +117,7 @@ def plain_files(path: Path) -> list[Path]:
     return found
 
 
-def _as_third(content: dict[str, Any]) -> ArrayMetadata:
+def _as_third(content: Metadata) -> Metadata:
     """Return the metadata of an array of zarr's second format as the third would say it, as far as it is checked."""
     packed = [each["id"] for each in (content.get("compressor"), *(content.get("filters") or ())) if each is not None]
     return {
@@ -151,7 +128,7 @@ def _as_third(content: dict[str, Any]) -> ArrayMetadata:
     }
 
 
-def _check_metadata(metadata: ArrayMetadata, path: Path, scene: bool) -> None:
+def _check_metadata(metadata: Metadata, path: Path, scene: bool) -> None:
     """Refuse unknown codecs, sizes beyond memory, and more chunks than can be gone through."""
     unknown = sorted(_codecs(metadata.get("codecs"), path) - CODECS)
     if unknown:
@@ -159,7 +136,7 @@ def _check_metadata(metadata: ArrayMetadata, path: Path, scene: bool) -> None:
             f"{path} uses the codec {unknown[0]}, but only {', '.join(sorted(CODECS))} are read. "
             "Write it with one of them."
         )
-    shape, grid, dtype = metadata.get("shape"), metadata.get("chunk_grid"), metadata.get("data_type")
+    shape, grid, dtype = (metadata.get(name) for name in ("shape", "chunk_grid", "data_type"))
     chunk = grid.get("configuration", {}).get("chunk_shape") if isinstance(grid, dict) else None
     if not isinstance(dtype, str) or dtype not in NUMBERS:
         raise InputError(f"{path} has dtype {dtype}, but numbers are needed. Save one number per voxel and class.")
@@ -167,10 +144,8 @@ def _check_metadata(metadata: ArrayMetadata, path: Path, scene: bool) -> None:
         if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
             raise InputError(f"{path} has no valid shape and chunk shape, but both are needed. The file is damaged.")
         check_used(path, 0 if scene and sizes is shape else used_bytes(sizes, np.dtype(dtype)))
-    assert isinstance(shape, list)
-    assert isinstance(chunk, list)
     inside = _inner_shape(metadata["codecs"])
-    steps = [(shape, chunk), *([] if inside is None else [(chunk, inside)])]
+    steps: list[Any] = [(shape, chunk), *([] if inside is None else [(chunk, inside)])]
     number = math.prod(-(-size // max(step, 1)) for pair in steps for size, step in zip(*pair, strict=True))
     if number > MOST_CHUNKS:
         raise InputError(
@@ -192,7 +167,7 @@ def _codecs(codecs: object, path: Path) -> set[str]:
     return names
 
 
-def _check_chunk(path: Path, codecs: list[Codec], shape: Sequence[int], itemsize: int) -> None:
+def _check_chunk(path: Path, codecs: list[Metadata], shape: Sequence[int], itemsize: int) -> None:
     """Refuse a chunk or shard that unpacks to more than its shape says."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -208,7 +183,7 @@ def _check_chunk(path: Path, codecs: list[Codec], shape: Sequence[int], itemsize
                 )
 
 
-def _inner_shape(codecs: list[Codec]) -> list[int] | None:
+def _inner_shape(codecs: list[Metadata]) -> list[int] | None:
     """Return the shape of the chunks inside a shard; None where chunks are not sharded."""
     found = [codec["configuration"].get("chunk_shape") for codec in codecs if codec["name"] == "sharding_indexed"]
     if found and not (isinstance(found[0], list) and all(type(size) is int and size > 0 for size in found[0])):
@@ -217,8 +192,8 @@ def _inner_shape(codecs: list[Codec]) -> list[int] | None:
 
 
 def _parts(
-    path: Path, file: BinaryIO, size: int, codecs: list[Codec], shape: Sequence[int], itemsize: int
-) -> Iterator[tuple[int, int, list[Codec], int]]:
+    path: Path, file: BinaryIO, size: int, codecs: list[Metadata], shape: Sequence[int], itemsize: int
+) -> Iterator[tuple[int, int, list[Metadata], int]]:
     """Yield where each chunk of a file begins, its length, its codecs and the bytes of its values."""
     inside = _inner_shape(codecs)
     if inside is None:
