@@ -5,7 +5,7 @@ A selector flags voxels as probably mispredicted. With :math:`\beta = 1 / T`,
 .. math:: q = S(\beta_w z) \ \text{where flagged}, \qquad q = S(\beta_r z) \ \text{elsewhere} \quad\text{(Eq. 4)}.
 
 `inverse_temperature_wrong` is :math:`\beta_w` (T up to 1e10), `inverse_temperature_right` is :math:`\beta_r`, 1 unless
-the model is under-confident. Another calibrator g can stand inside ("selective scaling with existing calibrators"):
+the model is underconfident. Another calibrator g can stand inside ("selective scaling with existing calibrators"):
 
 - ``place="unflagged"``: :math:`q = g(z)` where not flagged;
 - ``place="before"``: :math:`q = S(\beta_w \log g(z))` where flagged, :math:`g(z)` elsewhere, and the selector sees

@@ -118,6 +118,7 @@ class Cases(ABC):
             chosen, in which case nothing can be read before :meth:`pooled`.
         class_names: one name per class, or None.
         groups: the group of each case that has one, by id.
+        grouping: the pattern that groups were declared by; "" for a table, None without groups.
         sites: where each case comes from (hospital, city, scanner), by id, if that is declared; a group has one site.
         origin: :data:`SINGLE_FOLDS`, where the files say so; "" where nothing is known.
         wants_disagreement: whether `Case.disagreement` is to be filled (:meth:`with_disagreement`).
@@ -128,6 +129,7 @@ class Cases(ABC):
     """
 
     _pooling_rule: str | None = None
+    grouping: str | None = None
     origin: str = ""
     wants_disagreement: bool = False
     regions: Regions | None = None
@@ -152,6 +154,7 @@ class Cases(ABC):
         self.pooling = pooling
         self.class_names = None if class_names is None else tuple(clean(str(name)) for name in class_names)
         self.groups: dict[str, str] = {case_id: clean(name) for case_id, name in (groups or {}).items()}
+        self.grouping = "" if self.groups else None
         self.sites: dict[str, str] = {case_id: clean(name) for case_id, name in (sites or {}).items()}
         check_nested(self.groups, self.sites)
 

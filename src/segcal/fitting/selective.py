@@ -8,7 +8,7 @@ The temperatures are set on the validation voxels if there are some, otherwise o
 - "paper": 1 for the others; for flagged voxels 1e10 if more than half of the mispredictions are flagged, 2 otherwise.
 
 Both lists hold 1, so that neither rule can do worse than nothing on the voxels it looks at. Every T of the second list
-is at most 1: a model that is over-confident where it is right is left to an inner calibrator. With the rule "nll" and
+is at most 1: a model that is overconfident where it is right is left to an inner calibrator. With the rule "nll" and
 no inner calibrator, a result with a higher NLL on the validation voxels than temperature scaling is replaced by it.
 Then nothing is flagged, and the certificate says so.
 """
