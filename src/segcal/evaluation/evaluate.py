@@ -15,7 +15,7 @@ import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -39,6 +39,7 @@ from segcal.names import clean
 from segcal.resample import LEVEL, REPLICATES, Draws
 from segcal.statistics import BandCache, CaseTables
 
+Opened = TypeVar("Opened", bound=Cases)
 DEFAULT_METRICS = (
     "nll", "brier", "ece", "ba_ece", "ace", "cece", "dice", "miou", "accuracy", "aurc",
     "flip_rate", "harmful_flips", "beneficial_flips", "neutral_flips",
@@ -233,7 +234,7 @@ def related(parts: Mapping[str, Cases]) -> int:
     return sum(parts[HELD_OUT].groups.get(case_id) in seen for case_id in parts[HELD_OUT].ids)
 
 
-def in_groups_of(fitted: Fitted, cases: Cases) -> Cases:
+def in_groups_of(fitted: Fitted, cases: Opened) -> Opened:
     """Return cases in groups by the pattern that a fit declared; as they are where they have groups, or it had none.
 
     A case whose name the pattern does not match stays alone. A table of groups does not name later cases: a warning
