@@ -163,7 +163,7 @@ def regions() -> str:
 
 DATA = {
     "streets, places": "streets, seen",
-    "streets, a place": "streets, new place",
+    "streets, a place": "streets, new site",
     "streets, unions": "streets, unions",
 }
 

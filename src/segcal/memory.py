@@ -14,8 +14,8 @@ Free memory is the least of three: of the machine, of its control group (a conta
 process's own limit.
 
 A command makes arrays of the same sizes for one case after the other. By default the C library gives large ones back to
-the system, which clears every page again before the next use: a fifth of the time of a command that measures cases. So
-commands keep some of it (:func:`reuse_memory`).
+the system, which clears every page again before the next use. That is a fifth of the time of a command that measures
+cases. So commands keep some of it (:func:`reuse_memory`).
 """
 
 import ctypes

@@ -59,7 +59,7 @@ class Frame(NamedTuple):
     Attributes:
         features: ``(N, F)``.
         expert: ``(N,)``, the expert that each selects, or None if there is only one.
-        order: ``(N, C)``, the class at each canonical position, or None if classes keep their places.
+        order: ``(N, C)``, the class at each canonical position, or None if classes keep their order.
     """
 
     features: Tensor

@@ -274,7 +274,7 @@ class ImageTemperatureScaling(SeesNeighbours):
 
 
 def each_part(context: Context | None, change: Callable[[Tensor], Tensor]) -> Context | None:
-    """Return a context whose parts were changed alike; `change` sees them as ``(batch, channels, *space)``."""
+    """Return a context whose tensors were changed alike; `change` sees them as ``(batch, channels, *space)``."""
     if context is None:
         return None
     image, disagreement, _ = context

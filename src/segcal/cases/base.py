@@ -303,9 +303,9 @@ class Cases(ABC):
         """Draw calibration, validation and test cases at random.
 
         Cases of one group stay together. A group is drawn whole, so with groups `cal` and `val` are filled as far as
-        whole groups allow and never exceeded. Groups are those that the collection knows, or `group`: case id -> group
-        name; or a regular expression whose one group finds it in the id; or the path of a CSV file with the columns id,
-        group.
+        whole groups allow and never exceeded. Groups are those that the collection knows, or `group`. That is a mapping
+        from ids, a regular expression whose one group finds it in the id, or the path of a CSV file with the columns
+        id, group.
         """
         if cal < 1 or val < 0 or cal + val > len(self):
             raise InputError(

@@ -1,6 +1,6 @@
 """Dividing cases into calibration, validation and test: by a seeded split that keeps groups together, or by a file.
 
-Two phases of one patient, frames of one video or images of one site are not independent: a calibrator that saw one has
+Two phases of one patient, frames of one video or images of one site are not independent. A calibrator that saw one has
 seen some of the other. A group is named by a mapping, by a regular expression with one group on the case id, or by a
 CSV file with the columns ``id,group``.
 

@@ -88,7 +88,7 @@ def need(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"{error.name} is not installed, but segcal's part for {extra} needs it. Install it with: "
+            f"{error.name} is not installed, but segcal's support of {extra} needs it. Install it with: "
             f"pip install 'segcal[{extra}]'."
         ) from None
 

@@ -72,7 +72,7 @@ class Drawn(NamedTuple):
 
     Attributes:
         draw: makes the figure, when it is needed.
-        on_page: whether the page has it; what the page draws itself is a file only.
+        on_page: whether the page has it; what the page shows itself is a file only.
     """
 
     name: str
