@@ -85,7 +85,7 @@ def test_rows_have_what_is_stated_of_them(fitted, make_cases):
         assert row["unit"] == "voxels"
     assert (found.level, found.source, found.draws) == (0.9, "held out", 30)
     assert found.promise == (
-        "On average over cases like the reference, at least 90 % of the intervals hold what they bound."
+        "On average over cases like the reference, at least 90 % of the intervals contain the true value."
     )
     every = segcal.trust(fitted, make_cases(1, seed=40), background=False)
     assert [row["structure"] for row in every.rows] == ["outside", "wall", "core"]

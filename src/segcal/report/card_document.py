@@ -224,9 +224,10 @@ def blocks(card: Card) -> Iterator[CardBlock]:
     optimum = "reached its tolerance" if what.converged else "did not reach its tolerance"
     data = {"calibration": card.calibration_data, "tuning": card.tuning_data, "evaluation": card.evaluation_data}
     many = "1 parameter" if what.parameters == 1 else f"{what.parameters:,} parameters"
+    pooled = "" if what.pooling == "single" else f"; members pooled by {what.pooling or 'a way not known'}"
     facts = {
         "fact": "value",
-        "model": f"the one that made the {what.input_kind}; members pooled by {what.pooling or 'a way not known'}",
+        "model": f"the one that made the {what.input_kind}" + pooled,
         "classes": f"{what.num_classes}: {', '.join(what.class_names or ()) or 'not named'}",
         "calibrator": f"{what.title} ({what.calibrator}), {many}",
         "data": f"{card.dataset}; {', '.join(f'{own.cases} {role}' for role, own in data.items())} cases",
