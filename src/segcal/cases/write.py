@@ -8,8 +8,8 @@ keep their values. What each case was made from is recorded (:mod:`segcal.cases.
 done.
 
 A confidence map is written in a form that a viewer opens. Images become 8-bit grey PNG, white for full confidence.
-Volumes become float32 NIfTI. They have the geometry of their NIfTI file (the scores themselves, or the label map that
-nnU-Net wrote beside them), or else the voxel size that is known.
+Volumes become float32 NIfTI. They have the geometry of their NIfTI file, which is the scores themselves or the label
+map of nnU-Net, else the known voxel size.
 
 **Scenes** are written window by window. Where that is asked for, each is read back and must be the same bytes. Pixels
 without data in any member have none in the result, and no other pixel gets the value that says so. The map of

@@ -36,8 +36,9 @@ LEVEL = 0.9
 PROMISES = {
     HELD_OUT: "On average over {draws} like the reference, at least {level:g} % of the intervals contain the true "
     "value.",
-    VALIDATION: "On average over {draws} like the reference, about {level:g} % of the intervals contain the true value. "
-    "Nothing is proved, also not for inner and outer masks: the calibrator was compared with others on the reference.",
+    VALIDATION: "On average over {draws} like the reference, about {level:g} % of the intervals contain the true "
+    "value. Nothing is proved, also not for inner and outer masks: the calibrator was compared with others on the "
+    "reference.",
     OUT_OF_FOLD: "On average over {draws} like the reference, about {level:g} % of the intervals contain the true "
     "value ({proved}). Each reference case was judged by a fit without it. For inner and outer masks nothing is "
     "proved.",
