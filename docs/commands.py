@@ -26,8 +26,6 @@ The help of every command, as `segcal COMMAND --help` prints it. `make listings`
 commands have in common are at [the end](#shared-options), once.
 
 - Results go to stdout, everything else to stderr. With `--json`, stdout is one JSON document.
-- Exit codes: 0 done; 2 a mistake that you can correct; 3 done, but some cases failed (they are listed); 4 done, and the
-  result is an alarm (`audit`, `monitor`); 130 interrupted.
 - An interrupted command leaves complete files or none. `apply`, `decide`, `convert` and `benchmark` resume when you
   run them again; `fit`, `evaluate`, `audit` and `check` start again.
 - No command overwrites an input, or deletes a file that it did not write. What `--overwrite` allows is in its help.

@@ -19,7 +19,7 @@ MARK = re.compile(r"(<!-- table: (\w+) -->\n)(?:\|.*\n)*")
 
 def calibrators_table() -> str:
     """Return the calibrators: promises, and fitted / identifiable parameters for the classes of the paper's tasks."""
-    counts = (2, 5, 20)
+    counts = (2, 20)
     rows = []
     for name in CALIBRATORS:
         sizes = [make_calibrator(name, count).as_fitted() for count in counts]
@@ -44,14 +44,14 @@ def metrics_table() -> str:
         (
             f"`{name}`",
             metric.title,
-            metric.unit or "number",
+            (metric.unit or "number").replace("fraction", ""),
             metric.better or "neither",
-            "pooled" if metric.pooled else "per case",
+            "pooled" if metric.pooled else "",
             str(metric.bins or ""),
         )
         for name, metric in METRICS.items()
     ]
-    return _table(("name", "title", "unit", "better", "averaged", "bins"), rows)
+    return _table(("name", "title", "unit", "better", "pooled", "bins"), rows)
 
 
 def losses_table() -> str:
@@ -99,7 +99,7 @@ def renewed(page: str) -> str:
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    lines = [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in (head, *cells)]
+    lines = [f"| {' | '.join(row)} |".replace("|  |", "| |").replace("|  |", "| |") for row in (head, *cells)]
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]]) + "\n"
 
 

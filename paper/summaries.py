@@ -163,7 +163,7 @@ def regions() -> str:
 
 DATA = {
     "streets, places": "streets, seen",
-    "streets, a place": "streets, new place",
+    "streets, a place": "streets, new site",
     "streets, unions": "streets, unions",
 }
 
@@ -199,32 +199,11 @@ def losses(chosen: Sequence[str] = ("ce", "ce_dice"), metrics: Sequence[str] = (
 DICE_LOSSES = ("ce_dice", "focal_dice", "nacl_dice", "label_smoothing_dice")
 
 
-def loss_cost() -> str:
-    found = rows_of("losses_cost")
-    sizes = dict.fromkeys(key[0] for key in found)
-    measures = ("forward and backward, times ce", "peak memory, times ce")
-    lines = [
-        [name, *(value(found, size, name, measure) for size in sizes for measure in measures)]
-        for name in dict.fromkeys(key[1] for key in found)
-    ]
-    return table(("times `ce`", "2-D time", "2-D memory", "3-D time", "3-D memory"), lines)
-
-
 def few() -> str:
     found, metrics = rows_of("conic_few"), ("NLL", "ECE", "BA-ECE")
     pairs = [key for key in found if key[1:] == ("conic against ts", "NLL")]
     lines = [[key[0], *(shown(found.get((key[0], key[1], metric))) for metric in metrics)] for key in pairs]
     return table(("`conic` against `ts`", *metrics), lines)
-
-
-def contexts() -> str:
-    found = rows_of("learned")
-    lines = [
-        [f"{task}, `{name}`", *(value(found, task, name, m) for m in ("parameters", *METRICS))]
-        for task in TASKS
-        for name in ("ts", "conic", "pointwise", "dilated", "trained", "learned")
-    ]
-    return table(("row", "parameters", *METRICS), lines)
 
 
 def speed_metrics() -> str:
@@ -306,9 +285,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "all_regions": all_regions,
     "losses": losses,
     "dice_losses": lambda: losses(DICE_LOSSES, METRICS[:3]),
-    "loss_cost": loss_cost,
     "few": few,
-    "contexts": contexts,
     "speed_metrics": speed_metrics,
     "speed_fits": speed_fits,
     "speed_gpu": speed_gpu,

@@ -18,7 +18,7 @@ FOLDERS = {
     "npy": ("q", "y", LOGITS), "npz": ("npz", "y", LOGITS), "safetensors": ("st", "y", LOGITS),
     "zarr": ("zarr", "y", LOGITS), "nifti": ("nii", "niiy", LOGITS), "nnunet": ("nn", "niiy", []),
     "store": ("store", None, []), "png": ("q", "png", LOGITS), "images": ("q", "y", [*LOGITS, "--images", "images"]),
-    "members": ("q m", "y", [*LOGITS, "--pool", "mean_logits"]),
+    "members": ("q m", "y", [*LOGITS, "--pooling", "mean_logits"]),
 }  # fmt: skip
 READERS = listed("""
 check fit apply evaluate convert audit trust monitor view report
@@ -116,7 +116,7 @@ def numbers(rng: random.Random, box: Box) -> Trial:
 
 
 OPTIONS = listed("""
---kind --pool --format --ignore --class-axis --key --label-key --label-axes --images --groups --class-names
+--kind --pooling --format --ignore --class-axis --key --label-key --label-axes --images --groups --class-names
 --regions --regions-class-order --class-pattern --properties --workers --device --num-parts --part-id --engine
 --seed --metrics --level --tau --link --biomarker --rate --stream-rate --levels --series --val-share --test-share
 --splits --validation --voxels --lam --mu --calibrator --output-kind --csv --summary --report --state --figures --to

@@ -14,9 +14,9 @@ ROWS = "board/rows.js"
 HEAD = """# The board
 
 Every measured number: {rows:,} rows of {studies} studies, as they were printed. Choose a study, filter and sort;
-verdicts are in [results](results.md). Below is each study with its code, its command
-and its CSV file, which needs no scripts. A bootstrap over single cases gives narrower intervals than one
-over [whole groups](metrics.md#intervals).
+verdicts are in [results](results.md). Below is each study with its command and its CSV file, which needs no scripts;
+[studies.json](board/studies.json) has the version that ran. Unless a study names others, its intervals are
+{usual}. They are narrower than intervals over [whole groups](metrics.md#intervals).
 
 <div id="board" class="board"></div>
 <script src="{script}"></script>
@@ -27,10 +27,10 @@ To add a study, write `docs/board/NAME.csv` and its entry in `docs/board/studies
 
 ## Studies
 """
+USUAL = "95 % bootstrap over repeats and single cases; ACE: min and max over repeats"
 STUDY = """### {name}
 
-**{title}.** {about} {interval}By {code}: `{command}`.
-[{count:,} rows](board/{name}.csv).
+**{title}.** {about} {interval}[{count:,} rows](board/{name}.csv): `{command}`.
 """
 
 
@@ -47,12 +47,12 @@ def read(folder: Path) -> tuple[list[dict[str, str]], dict[str, list[list[str]]]
 def page(folder: Path = DOCS / "board") -> str:
     """Return the page."""
     studies, rows, _ = read(folder)
-    head = HEAD.format(rows=sum(map(len, rows.values())), studies=len(studies), script=ROWS)
+    head = HEAD.format(rows=sum(map(len, rows.values())), studies=len(studies), usual=USUAL, script=ROWS)
     return "\n".join([head, *(_section(study, len(rows[study["name"]])) for study in studies)])
 
 
 def _section(study: dict[str, str], count: int) -> str:
-    interval = "" if study["interval"] == "none" else f"Intervals: {study['interval']}. "
+    interval = "" if study["interval"] in ("none", USUAL) else f"Intervals: {study['interval']}. "
     return STUDY.format(**study | {"interval": interval}, count=count)
 
 

@@ -70,8 +70,8 @@ def check_target(path: Path) -> None:
     """Refuse a link, and a URL of which a path was made."""
     if path.is_symlink():
         raise NotWrittenError(
-            f"{path} is a link to {path.readlink()}, but links are neither followed nor replaced. Name the place "
-            "itself, or remove the link."
+            f"{path} is a link to {path.readlink()}, but links are neither followed nor replaced. Name its target, "
+            "or remove the link."
         )
     if any(_SCHEME.fullmatch(place.name) and not place.is_dir() for place in (path, *path.parents)):
         raise NotWrittenError(f"{path} is a URL, but a path of this machine is needed. Name one, and copy the result.")

@@ -5,7 +5,7 @@ Documents come from files that nothing guarantees, so sizes are bounded before a
 - Nothing is opened that is not a plain file: a named pipe would be waited for, for ever.
 - A file of text has at most 64 MB.
 - A JSON text has at most four million entries, each of which becomes an object many times its size. A TOML text has at
-  most 1 MB and 256 dots a line. The time that a name takes grows with the square of its parts.
+  most 1 MB and 256 dots a line. The time that a name takes grows with the square of their number.
 - Containers are nested at most 64 deep and whole numbers have at most 64 bits. A few bytes can ask for more than a
   stack or a number can hold. Readers then fail in ways of their own, often much later.
 - Every failure is one sentence with the name of the file.

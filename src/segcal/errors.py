@@ -1,7 +1,7 @@
 """The exceptions of the package, and the import of what may not be installed.
 
 Messages have one form: ``<name> <what it is>, but <what is needed>. <What to do>.`` They quote names that somebody else
-chose, and go to terminals and into results: they are cleaned here, once for all.
+chose. They go to terminals and into results, so they are cleaned here.
 """
 
 import importlib

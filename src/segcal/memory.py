@@ -10,12 +10,12 @@ The factors were measured over numbers of classes, members, types and formats. T
 memory before it reads a case. ``tests/faults/test_memory_bounds.py`` holds every command to its own. What they do not
 count is a constant: libraries, tables, and slabs of bounded size, a few hundred megabytes at most.
 
-Free memory is the least of three: of the machine, of its control group (a container, a job of a cluster), and of the
-process's own limit.
+Free memory is the least of three. They are that of the machine, of its control group (a container, a job of a cluster),
+and the process's own limit.
 
 A command makes arrays of the same sizes for one case after the other. By default the C library gives large ones back to
-the system, which clears every page again before the next use: a fifth of the time of a command that measures cases. So
-commands keep some of it (:func:`reuse_memory`).
+the system, which clears every page again before the next use. That is a fifth of the time of a command that measures
+cases. So commands keep some of it (:func:`reuse_memory`).
 """
 
 import ctypes

@@ -1,12 +1,12 @@
 r"""Several raters: their declaration, and their labels of one case in little memory.
 
 A rater r has the integer weight :math:`w_r`; at voxel v the class c has the *votes*
-:math:`k_{vc} = \sum_r w_r [y_{rv} = c]` of the :math:`T = \sum_r w_r` that there can be, and its *share* is
+:math:`k_{vc} = \sum_r w_r [y_{rv} = c]` of the :math:`T = \sum_r w_r` that there can be. Its *share* is
 :math:`k_{vc} / \sum_c k_{vc}`. All is counted once per vote, as if the label maps of all raters were put one after
-the other; sums are in units of T votes, so that a voxel on which all raters agree counts as one with one label.
+the other. Sums are in units of T votes, so that a voxel on which all raters agree counts as one with one label.
 
 Raters agree nearly everywhere: each voxel has the number of its *pattern*, and a small table says what every rater
-marked there: memory grows neither with raters nor with classes. Shares without raters have a table of votes instead.
+marked there. Memory grows neither with raters nor with classes. Shares without raters have a table of votes instead.
 """
 
 from collections.abc import Iterable, Sequence

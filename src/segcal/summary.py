@@ -152,7 +152,7 @@ class MetricFacts(Struct, frozen=True):
 
 
 class TaskFacts(Struct, frozen=True):
-    """A task that was fitted on: how many cases it has, and per repeat its test voxels and the sizes of its parts.
+    """A task that was fitted on: how many cases it has, and per repeat its test voxels and the sizes of its subsets.
 
     `offsets` are the spread of the pooled logits' free energy, by case that was tested in some repeat.
     """
@@ -178,7 +178,7 @@ class RowGroup(Struct, frozen=True):
 
 
 class PipelineFacts(Struct, frozen=True):
-    """A pipeline: its parts, how the paper writes it, and what its calibrator promises."""
+    """A pipeline: pooling and calibrator, how the paper writes it, and what its calibrator promises."""
 
     pooling: str
     calibrator: str

@@ -39,7 +39,7 @@ class Context(NamedTuple):
     mean_gap: Tensor | None = None
 
     def narrow(self, axis: int, start: int, length: int) -> "Context":
-        """Return a part along an axis of space, counted from the last; what is known of the whole image stays."""
+        """Return a slab along an axis of space, counted from the last; what is known of the whole image stays."""
         image, disagreement, valid = (each if each is None else each.narrow(axis, start, length) for each in self[:3])
         return Context(image, disagreement, valid, self.mean_gap)
 

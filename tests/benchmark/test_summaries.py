@@ -55,6 +55,16 @@ def test_the_estimate_is_the_mean_over_repeats_of_the_mean_over_cases(results, s
     assert (task.cal, task.val, task.test, task.cases) == ((4, 4), (2, 2), (6, 6), 12)
 
 
+def test_few_test_cases_are_noted_and_ece_is_also_that_of_other_libraries(results, summary):
+    assert "blobs is tested on 3 groups per repeat: intervals of fewer than 20 are too narrow" in summary.notes
+    for unit in results.repeats("blobs", "ts(mean_logits)"):
+        curve = unit.total.tables.reliability[15]["all"]
+        gaps = np.abs(curve.confidence - curve.right).sum() / curve.count.sum()  # 15 bins, all voxels together
+        found = numbers(summary, "ts(mean_logits)")["ece_field"]
+        assert found.low - 1e-12 <= gaps <= found.high + 1e-12
+    assert numbers(summary, "ts(mean_logits)")["ece_field"].repeats == 2
+
+
 def test_pipelines_that_keep_the_order_have_the_same_dice_interval(summary):
     kept = ("identity", "ts", "cms_ap", "cms_op")
     found = [numbers(summary, f"{name}(mean_logits)")["dice"] for name in kept]
@@ -156,28 +166,28 @@ def shifted(nll, dice, ace):
         (
             (-0.05, 0.02, [0.05, 0.15, 0.2]),
             ["better", "better", "better"],
-            "better on NLL (-0.0500 [-0.0500, -0.0500], better in 60 and worse in 0 of 60 cases), ACE (-0.0667 "
+            "better on NLL (-0.0500 [-0.0500, -0.0500], better in 60 and worse in 0 of 60 tests), ACE (-0.0667 "
             "[-0.1000, -0.0500], better in 3 and worse in 0 of 3 repeats) and DSC (+2.00 points [+2.00, +2.00], better "
-            "in 60 and worse in 0 of 60 cases).",
+            "in 60 and worse in 0 of 60 tests).",
         ),
         (
             (0.05, 0.02, [0.2, 0.3, 0.4]),
             ["worse", "better", "worse"],
-            "better on DSC (+2.00 points [+2.00, +2.00], better in 60 and worse in 0 of 60 cases); worse on NLL "
-            "(+0.0500 [+0.0500, +0.0500], better in 0 and worse in 60 of 60 cases) and ACE (+0.1000 [+0.1000, "
+            "better on DSC (+2.00 points [+2.00, +2.00], better in 60 and worse in 0 of 60 tests); worse on NLL "
+            "(+0.0500 [+0.0500, +0.0500], better in 0 and worse in 60 of 60 tests) and ACE (+0.1000 [+0.1000, "
             "+0.1000], better in 0 and worse in 3 of 3 repeats).",
         ),
         (
             (0.0, 0.0, [0.1, 0.2, 0.3]),
             ["no difference"] * 3,
-            "no difference on any metric: NLL (+0.0000 [+0.0000, +0.0000], better in 0 and worse in 0 of 60 cases), "
+            "no difference on any metric: NLL (+0.0000 [+0.0000, +0.0000], better in 0 and worse in 0 of 60 tests), "
             "ACE (+0.0000 [+0.0000, +0.0000], better in 0 and worse in 0 of 3 repeats) and DSC (+0.00 points [+0.00, "
-            "+0.00], better in 0 and worse in 0 of 60 cases).",
+            "+0.00], better in 0 and worse in 0 of 60 tests).",
         ),
         (
             (-0.05, np.nan, [None, None, None]),
             ["better", "not defined", "not defined"],
-            "better on NLL (-0.0500 [-0.0500, -0.0500], better in 60 and worse in 0 of 60 cases); not defined: ACE and "
+            "better on NLL (-0.0500 [-0.0500, -0.0500], better in 60 and worse in 0 of 60 tests); not defined: ACE and "
             "DSC.",
         ),
     ],

@@ -336,7 +336,7 @@ def test_a_store_holds_what_came_in_with_labels_and_groups_and_is_made_again_for
 
 def test_members_are_pooled_in_a_store_and_another_kind_of_it_needs_to_be_meant(folders, make_folders, run, tmp_path):
     other, out = make_folders(folder="second", seed=6), ["-o", tmp_path / "store", "--json"]
-    call = ["convert", folders.predictions, other.predictions, "--kind", "logits", "--pool", "mean_logits", *out]
+    call = ["convert", folders.predictions, other.predictions, "--kind", "logits", "--pooling", "mean_logits", *out]
     assert run(*call).document["written"] == sorted(folders.scores)
     cases = open_cases(tmp_path / "store")
     assert cases.pooling == "mean_logits"

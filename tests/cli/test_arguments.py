@@ -101,7 +101,7 @@ def test_every_declaration_can_be_given_and_none_is_there_unless_it_is(monkeypat
     }  # fmt: skip
     assert set(given) == {field.name for field in fields(ReadOptions)}
     words = [word for name, value in given.items() for word in (option(name), shown(value)) if word != "True"]
-    assert "--pool" in words
+    assert "--pooling" in words
     seen = []
 
     def opened(*folders, strict, **declared):
@@ -113,6 +113,13 @@ def test_every_declaration_can_be_given_and_none_is_there_unless_it_is(monkeypat
         with pytest.raises(InputError, match="enough"):
             Call(parsed("evaluate", "p", "l", *more)).open([Path("p")], None)
     assert seen == [{}, given]
+
+
+def test_an_option_of_an_older_name_is_taken_with_a_warning(capsys):
+    for words in (["--pool", "mean_probs"], ["--pool=mean_probs"], ["--pooling", "mean_probs"]):
+        assert parsed("check", "p", "l", *words).pooling == "mean_probs"
+        warned = capsys.readouterr().err
+        assert warned == ("" if words[0] == "--pooling" else "warning: --pool is deprecated. Write --pooling.\n")
 
 
 def shown(value):

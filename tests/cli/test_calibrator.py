@@ -97,7 +97,7 @@ def test_without_nnunet_it_says_how_to_install_it(run, monkeypatch):
     done = run(*NNUNET)
     assert done.code == 2
     assert done.err == (
-        "error: nnunetv2 is not installed, but segcal's part for nnunet needs it. Install it with: "
+        "error: nnunetv2 is not installed, but segcal's support of nnunet needs it. Install it with: "
         "pip install 'segcal[nnunet]'.\n"
     )
 

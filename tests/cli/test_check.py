@@ -57,7 +57,9 @@ def test_more_cases_than_fit_are_counted(make_folders, run):
 
 def test_predictions_alone_can_be_checked(folders, run):
     assert run("check", folders.predictions, *folders.options).code == 0
-    done = run("check", folders.predictions, folders.labels, "--no-labels", "--kind", "logits", "--pool", "mean_probs")
+    done = run(
+        "check", folders.predictions, folders.labels, "--no-labels", "--kind", "logits", "--pooling", "mean_probs"
+    )
     assert done.code in (2, 3)
 
 

@@ -63,7 +63,7 @@ def test_failed_cases_are_listed_on_stderr_and_decide_the_exit_code(capsys):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("pooling='mean_logits' or pooling='mean_probs'.", "--pool mean_logits or --pool mean_probs."),
+        ("pooling='mean_logits' or pooling='mean_probs'.", "--pooling mean_logits or --pooling mean_probs."),
         ("Pass format= with one of them", "Pass --format with one of them"),
         ("Choose it with label_key=.", "Choose it with --label-key."),
         ("pass ignore=-1.", "pass --ignore -1."),

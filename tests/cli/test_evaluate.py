@@ -62,6 +62,37 @@ def test_cases_fitted_on_alone_and_relatives_of_them_bring_a_warning(folders, ca
     assert "No case was held out" in (tmp_path / "page.html").read_text("utf-8")
 
 
+def test_groups_of_the_fit_are_taken_over_unless_others_are_declared(folders, run, tmp_path):
+    made = tmp_path / "grouped"
+    fit = ["fit", *folders.both, "-o", made, "--calibrator", "ts", "--trust-on", "none"]
+    assert run(*fit, "--groups", "([abc])").code == 0
+    assert segcal.load(made).grouping == "([abc])"
+    call = ["evaluate", *folders.both, "--calibrator", made]
+    done = run(*call)
+    assert "groups as declared for the fit: ([abc]) (--groups declares others)" in done.out
+    assert "6 cases in 3 groups" in done.out
+    own = run(*call, "--groups", "(..)")
+    assert ("6 cases: mean" in own.out, "declared for the fit" in own.out) == (True, False)
+    cases = segcal.open_cases(folders.predictions, folders.labels, kind="logits")
+    assert {row["group"] for row in segcal.evaluate(cases, segcal.load(made)).rows} == {"a", "b", "c"}
+    assert {row["group"] for row in segcal.evaluate(cases, segcal.load(made).calibrator).rows} == {None}
+
+
+def test_groups_that_later_cases_cannot_take_over_bring_a_warning(folders, run, tmp_path):
+    table, made = tmp_path / "groups.csv", tmp_path / "tabled"
+    table.write_text("id,group\n" + "".join(f"{name},{name[0]}\n" for name in folders.scores))
+    fit = ["fit", *folders.both, "-o", made, "--calibrator", "ts", "--trust-on", "none"]
+    assert run(*fit, "--groups", table).code == 0
+    done = run("evaluate", *folders.both, "--calibrator", made)
+    text = "the fit declared groups in a table. Without --groups every case here counts as independent"
+    assert text in " ".join(done.err.split())
+    assert run(*fit, "--overwrite", "--groups", "(^[abc])[0-9]").code == 0
+    for path in [*folders.predictions.iterdir(), *folders.labels.iterdir()]:
+        path.rename(path.with_name(f"x{path.name}"))
+    done = run("evaluate", *folders.both, "--calibrator", made)
+    assert "declared groups by '(^[abc])[0-9]', which matches no case here" in done.err
+
+
 def test_rows_summary_and_page_are_written(folders, call, run, tmp_path):
     files = {option: tmp_path / f"{option}.txt" for option in ("csv", "summary", "report")}
     given = [word for option, path in files.items() for word in (f"--{option}", path)]
@@ -85,17 +116,23 @@ def test_rows_summary_and_page_are_written(folders, call, run, tmp_path):
 
 def test_a_narrow_terminal_gets_a_narrow_table(call, run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
-    assert "better/equal/worse" in run(*call).out
+    wide = run(*call).out
+    assert "better/equal/worse" in wide
+    assert "--csv and --json" not in wide
     monkeypatch.setenv("COLUMNS", "80")
     narrow = run(*call).out
     assert "better/equal/worse" not in narrow
+    assert "for intervals of each and counts of cases: a terminal of 125 columns, or --csv and --json" in " ".join(
+        narrow.split()
+    )
+    assert narrow.count("Calibration ") == 1  # not of cases that it was fitted on
     assert "…" not in narrow
-    assert max(map(len, narrow.splitlines())) <= 90
+    assert max(len(line) for line in narrow.splitlines() if not line.startswith("Calibration ")) <= 90
 
 
 def test_a_calibrator_of_another_pooling_is_refused(folders, calibrator, make_folders, run):
     other = make_folders(folder="second", seed=6)
-    both = [folders.predictions, other.predictions, folders.labels, "--kind", "logits", "--pool", "mean_logits"]
+    both = [folders.predictions, other.predictions, folders.labels, "--kind", "logits", "--pooling", "mean_logits"]
     done = run("evaluate", *both, "--calibrator", calibrator)
     assert done.code == 2
     assert "pooled by 'mean_logits', but the calibrator was fitted for 'single'" in done.err

@@ -105,7 +105,7 @@ REFUSED = {
     "regions": (["check", "{predictions}", "--regions", "a=1,a=2"], "names a region twice, but each has one"),
     "members without pooling": (
         ["evaluate", "{predictions}", "{labels}", "{labels}", "--kind", "logits"],
-        "Declare how members are pooled: --pool mean_logits or --pool mean_probs",
+        "Declare how members are pooled: --pooling mean_logits or --pooling mean_probs",
     ),
     "output is a file": (
         ["apply", "{cal}", "{predictions}", "--kind", "logits", "-o", __file__],

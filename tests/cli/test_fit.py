@@ -70,7 +70,7 @@ def test_an_ensemble_is_pooled_as_declared_or_in_the_better_way(folders, make_fo
     assert run("evaluate", *call, "--calibrator", tmp_path / "cal").code == 0  # pooled as the calibrator says
     assert run("fit", *call, "-o", tmp_path / "ts", "--calibrator", "ts").code == 0
     assert segcal.load(tmp_path / "ts").pooling in ("mean_probs", "mean_logits")
-    assert run("fit", *call, "-o", tmp_path / "one", "--calibrator", "ts", "--pool", "mean_probs").code == 0
+    assert run("fit", *call, "-o", tmp_path / "one", "--calibrator", "ts", "--pooling", "mean_probs").code == 0
     assert segcal.load(tmp_path / "one").pooling == "mean_probs"
 
 

@@ -240,10 +240,10 @@ def test_the_default_is_said_with_what_it_was_compared_to():
     pipelines = {name: Pipeline("mean_logits", name) for name in ("identity", "ts", "conic")}
     assert default_sentence("roads", pipelines["conic"], nll, 15, 1.84) == (
         "roads: the default is conic, chosen on 15 validation cases: NLL 0.1000, beside "
-        "0.1500 with temperature 1.84 (over-confident before) and 0.2000 uncalibrated."
+        "0.1500 with temperature 1.84 (overconfident before) and 0.2000 uncalibrated."
     )
     assert default_sentence("roads", pipelines["ts"], nll, 15, 0.8) == (
-        "roads: the default is temperature 0.80 (under-confident before), chosen on 15 validation cases: NLL 0.1500, "
+        "roads: the default is temperature 0.80 (underconfident before), chosen on 15 validation cases: NLL 0.1500, "
         "beside 0.2000 uncalibrated."
     )
     assert "the default is no calibration" in default_sentence("roads", pipelines["identity"], nll, 15, 0.8)

@@ -172,6 +172,35 @@ def test_the_printed_table_shows_names_values_and_intervals():
     assert line.count("[") == 3
 
 
+def test_the_verdict_says_what_calibration_did_to_ece_labels_and_confidence():
+    cases = make_cases()
+    soft = make_calibrator("ts", 3)
+    with torch.no_grad():
+        soft.inverse_temperature.fill_(0.3)
+    result = evaluate(cases, soft)
+    change = result.change["ece"]
+    assert change.low > 0
+    assert result.verdict.startswith(
+        f"Calibration raised ECE by {change.value:.4f} [{change.low:.4f}, {change.high:.4f}]; "
+    )
+    gap = []  # softmax of 0.3 times the logits, by hand
+    for case in cases:
+        scores = 0.3 * case.logits.numpy().astype(float)
+        probs = (np.exp(scores) / np.exp(scores).sum(0)).max(0)
+        right = case.logits.numpy().argmax(0) == case.labels.numpy()
+        gap += [(probs - right)[case.labels.numpy() >= 0]]
+    points = 100 * -np.concatenate([each.ravel() for each in gap]).mean()
+    assert result.verdict.endswith(f"; no label changed; now underconfident by {points:.1f} points on average.")
+    assert str(result).endswith(result.verdict)
+    back = evaluate(cases, lambda logits, context: torch.log_softmax(logits, 1), ["ece"])
+    assert back.verdict == "Calibration changed ECE by +0.0000 [-0.0000, +0.0000], no measurable difference."
+    assert (evaluate(cases).verdict, evaluate(cases, soft, ["dice"]).verdict) == ("", "")
+    flips = evaluate(cases, matrix_scaling(), ["nll", "flip_rate"])
+    after = [row for row in flips.rows if row["stage"] == "after"]
+    share = sum(row["flip_rate"] * row["voxels"] for row in after) / sum(row["voxels"] for row in after)
+    assert f"; labels changed in {100 * share:.2g} % of voxels." in flips.verdict
+
+
 def test_files_hold_the_same_numbers(tmp_path):
     result = evaluate(make_cases(), matrix_scaling())
     result.to_csv(tmp_path / "rows.csv")

@@ -86,7 +86,7 @@ def test_check_names_the_file_and_the_override_takes_it(folder, part, capsys):
     assert error.text.startswith(f"{folder / part / 'b.nii.gz'} has the affine [-1.25 0 0 90; 0 -1.25 0 126; 0 0 10 -6")
     assert segcal.check(opened(folder, ignore_geometry=True)).usable
     assert opened(folder, ignore_geometry=True).read("b").spacing == (1.25, 1.25, 10.0)
-    given = ["--kind", "logits", "--pool", "mean_logits", "--images", folder / "images"]
+    given = ["--kind", "logits", "--pooling", "mean_logits", "--images", folder / "images"]
     command = [str(one) for one in ("check", folder / "m0", folder / "m1", folder / "labels", *given)]
     with pytest.raises(SystemExit) as ended:
         main(command)

@@ -68,7 +68,7 @@ def write_cases(home, slices, side):
 
 def calls_of(home, out):
     members = [str(home / f"m{number}") for number in range(MEMBERS)]
-    labels, cal, how = str(home / "labels"), str(home / out / "cal"), ["--kind", "probs", "--pool", "mean_probs"]
+    labels, cal, how = str(home / "labels"), str(home / out / "cal"), ["--kind", "probs", "--pooling", "mean_probs"]
     return {
         "check": ["check", *members, labels, *how],
         "fit": ["fit", *members, labels, *how, "--calibrator", "ts", "-o", cal],

@@ -64,7 +64,7 @@ def test_tables_of_commands_fit(tables, capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     predictions, declared = ["one", "two"], ["--kind", "logits", "--class-names", NAMES]
     for words in (
-        ["check", *predictions, "labels", *declared, "--pool", "mean_probs"],
+        ["check", *predictions, "labels", *declared, "--pooling", "mean_probs"],
         ["fit", *predictions, "labels", *declared, "-o", "fitted"],
         ["evaluate", *predictions, "labels", *declared, "--calibrator", "fitted"],
         ["evaluate", "one", "labels", *declared],

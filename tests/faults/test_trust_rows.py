@@ -210,16 +210,16 @@ def test_words_promise_what_is_proved(out_of_fold, plain):
     cases, fitted = out_of_fold
     new = overconfident(1, 12, prefix="n")
     text = segcal.trust(fitted, new).promise
-    assert "groups (each counts the same, however many cases it has)" in text
-    assert "about 90 % of the intervals hold what they bound (proved: 80 %)" in text
-    assert text.endswith("Of inner and outer masks nothing is proved.")
+    assert "groups of equal weight" in text
+    assert "about 90 % of the intervals contain the true value (proved: 80 %)" in text
+    assert text.endswith("For inner and outer masks nothing is proved.")
     chosen = segcal.learn_trust(segcal.choose(cases, names=["ts", "vs"]), cases)
     assert chosen.reference.chosen
     text = segcal.trust(chosen, new).promise
-    assert "(nothing is proved: its kind or strengths were chosen on them)" in text
+    assert "(nothing is proved: the calibrator or its strengths were chosen on these cases)" in text
     held = segcal.learn_trust(plain, overconfident(12, 13))
     assert segcal.trust(held, new).promise == (
-        "On average over cases like the reference, at least 90 % of the intervals hold what they bound."
+        "On average over cases like the reference, at least 90 % of the intervals contain the true value."
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 import segcal
-from segcal.errors import InputError
+from segcal.errors import InputError, SuspicionWarning
 from segcal.integrations.attach import calibrated_probs, check_classes, folder_of, need, to_calibrator
 
 
@@ -44,6 +44,17 @@ def test_logits_are_calibrated_where_a_network_keeps_them(answer, randomise):
     assert torch.equal(take(found), calibrator(network.layer(IMAGE)))
     if answer.startswith("dictionary"):
         assert torch.equal(found["aux"], network.layer(IMAGE))
+
+
+def test_outputs_that_look_like_probabilities_bring_one_warning(recwarn):
+    calibrator = segcal.make_calibrator("ts", 3)
+    calibrated = segcal.attach(Network(lambda logits: logits.softmax(1)), calibrator)
+    with pytest.warns(SuspicionWarning, match="all lie in 0 to 1 and sum to 1, but logits are calibrated"):
+        calibrated(IMAGE)
+    recwarn.clear()
+    calibrated(IMAGE)
+    segcal.attach(Network(), calibrator)(IMAGE)
+    assert not recwarn.list
 
 
 def test_coarse_logits_are_enlarged_first_or_refused():

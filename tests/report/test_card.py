@@ -105,7 +105,7 @@ def test_what_it_is_of_and_when_it_was_made_come_first(fitted, result):
     assert list(facts)[1:6] == ["model", "classes", "calibrator", "data", "date"]
     temperature = fitted.calibrator.temperature
     assert facts["calibrator"] == (
-        f"Temperature scaling, temperature {temperature:.2f} (over-confident before) (ts), 1 parameter"
+        f"Temperature scaling, temperature {temperature:.2f} (overconfident before) (ts), 1 parameter"
     )
     assert facts["data"] == "street scenes; 10 calibration, 0 tuning, 7 evaluation cases"
     assert datetime.date.fromisoformat(facts["date"])

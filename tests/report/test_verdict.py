@@ -64,7 +64,12 @@ def test_an_improvement_is_told_with_its_interval_and_its_cases():
     assert "overconfident by 3.1 points" in text
     assert "5.00 % → 2.00 % (change −3.00 points; 95 % interval −4.00 to −2.00 points; better in 25 of 30" in text
     assert "0 of 1,000,000 voxels. With this calibrator it cannot change" in text
-    assert "mean confidence of 93.5 % (before: 96.2 %) and is right in 93.1 %" in text
+    assert (
+        "mean confidence of 93.5 % (before: 96.2 %) and is right in 93.1 % of the voxels: overconfident by 0.4 points."
+        in text
+    )
+    below = replace(facts(), everywhere_after=MeanCalibration(0.921, 0.931))
+    assert "of the voxels: underconfident by 1.0 points." in text_of(verdict_of(below))
     assert "fitted on 10 cases" in text
     assert "chosen on 5 validation cases." in text
     several = text_of(verdict_of(facts(), with_other(COUNTS, repeats=3)))
@@ -147,7 +152,7 @@ def test_honesty_is_that_of_the_voxels_of_a_curve_and_a_gap_has_a_direction():
 def test_a_temperature_is_said_with_what_it_says_of_the_model():
     calibrator = TemperatureScaling(3)
     calibrator.inverse_temperature.data.fill_(0.5)
-    assert calibrator_words(calibrator) == "Temperature scaling, temperature 2.00 (over-confident before)"
+    assert calibrator_words(calibrator) == "Temperature scaling, temperature 2.00 (overconfident before)"
     calibrator.inverse_temperature.data.fill_(1.25)
-    assert calibrator_words(calibrator).endswith("temperature 0.80 (under-confident before)")
+    assert calibrator_words(calibrator).endswith("temperature 0.80 (underconfident before)")
     assert calibrator_words(make_calibrator("ets", 3)) == "Ensemble temperature scaling"

@@ -62,7 +62,7 @@ def test_a_low_expected_dice_is_shown(judge, one):
     skewed = Errors(np.repeat([0.0, 0.8], [24, 6]), judge.dice[2].groups)  # a Dice above what was expected, if anything
     row = reasons(replace(judge, dice=(*judge.dice[:2], skewed)), one, hit=0.6 * one.mask[0, 2])
     assert row["dice_below_tau"] < 0.1
-    assert row["reason"].startswith("low expected Dice (may be below 0.5)")
+    assert row["reason"].startswith(f"low expected Dice (its interval begins at {row['dice_low']:.2f}, below 0.5)")
     bad = BadMasks(np.linspace(0.5, 0.9, 10), tuple("abcdefghij"))
     known = replace(judge, bad=(*judge.bad[:2], bad))
     row = reasons(known, one, hit=0.7 * one.mask[0, 2])
@@ -85,7 +85,7 @@ def test_rows_have_what_is_stated_of_them(fitted, make_cases):
         assert row["unit"] == "voxels"
     assert (found.level, found.source, found.draws) == (0.9, "held out", 30)
     assert found.promise == (
-        "On average over cases like the reference, at least 90 % of the intervals hold what they bound."
+        "On average over cases like the reference, at least 90 % of the intervals contain the true value."
     )
     every = segcal.trust(fitted, make_cases(1, seed=40), background=False)
     assert [row["structure"] for row in every.rows] == ["outside", "wall", "core"]

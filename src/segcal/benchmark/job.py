@@ -35,13 +35,14 @@ from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
 from segcal.kernels.loops import one_thread
-from segcal.metrics import METRICS, Metric, find_metrics
+from segcal.metrics import METRICS, Metric, find_metrics, with_convention
 from segcal.metrics.base import CurveReader
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
 from segcal.report.document import curves_of, thinned
 from segcal.statistics import BandCache, CaseTables
 from segcal.statistics.reliability import Curve, CurveSpread
 
+FIELD = "ece_field"
 OTHER_BINS = (20, 30, 40)
 
 Report = Callable[[str], None]
@@ -202,10 +203,15 @@ def _finite(value: Any) -> Any:
 
 
 def benchmark_metrics(names: Sequence[str], background: bool) -> dict[str, Metric]:
-    """Return the metrics of a task, and those that the binning study reads; without background Dice counts class 0."""
+    """Return the metrics of a task, ECE as other libraries have it, and what the binning study reads.
+
+    Without background Dice counts class 0.
+    """
     chosen = dict(find_metrics(tuple(names)))
     if "dice" in chosen and not background:
         chosen["dice"] = METRICS["dice"].with_options(include_background=True)
+    if {"ece", "ace"} <= chosen.keys():  # the latter has counted the bins
+        chosen[FIELD] = with_convention({FIELD: METRICS["ece"]}, "field")[FIELD]
     for bins in OTHER_BINS:
         title, part = f"calibration error, {bins} bins", CurveReader("all", bins)
         chosen[f"ece_{bins}"] = Metric(title, part, expected_calibration_error, bins=bins)

@@ -161,12 +161,20 @@ def find_pipeline(name: str, pipelines: Sequence[Pipeline]) -> str:
 
 
 def in_row_groups(pipelines: Sequence[Pipeline]) -> dict[str, list[Pipeline]]:
-    """Return the pipelines in the row groups of Table 4, some of them in two; all others follow as "Others"."""
+    """Return the pipelines in the row groups of Table 4, some of them in two; all others follow as "Others".
+
+    A group of which a calibrator is missing has no heading, which would name what is not there.
+    """
     plain = {(each.pooling, each.calibrator): each for each in pipelines if not each.options}
-    found = {title: [plain[pair] for pair in rows if pair in plain] for title, rows in ROW_GROUPS.items()}
+    there = {name for _, name in plain}
+    found = {
+        title: [plain[pair] for pair in rows if pair in plain]
+        for title, rows in ROW_GROUPS.items()
+        if {name for _, name in rows} <= there
+    }
     listed = {each for rows in found.values() for each in rows}
-    found[OTHER_ROWS] = [each for each in pipelines if each not in listed]
-    return {title: rows for title, rows in found.items() if rows}
+    rest = [each for each in pipelines if each not in listed]
+    return found | ({OTHER_ROWS if found else "": rest} if rest else {})
 
 
 class StudyOptions(Struct, frozen=True, forbid_unknown_fields=True):

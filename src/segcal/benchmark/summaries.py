@@ -30,7 +30,7 @@ from segcal.benchmark.results import ProtocolRecord, Results, UnitResult
 from segcal.documents import write_json
 from segcal.errors import ArtifactError, InputError
 from segcal.metrics import Metric
-from segcal.resample import Draws
+from segcal.resample import FEW_GROUPS, Draws
 from segcal.summary import (
     SCHEMA,
     SUMMARY,
@@ -106,13 +106,14 @@ def summarise(results: Results) -> Summary:
     wanted = len({(unit.task, unit.pipeline, unit.test_on) for unit in protocol.units})
     missing = [f"{wanted - len(complete)} of {wanted} pipelines are not finished"] if wanted > len(complete) else []
     groups = in_row_groups(pipelines).items()
+    few = _few({task: units for (task, _, target), units in complete.items() if not target})
     return Summary(
         schema=SCHEMA,
         hash=protocol.hash,
         repeats=protocol.repeats,
         bootstrap=protocol.bootstrap,
         fit=protocol.fit,
-        notes=(*protocol.notes, *missing),
+        notes=(*protocol.notes, *few, *missing),
         metrics={name: MetricFacts(each.title, each.unit, each.better, each.pooled) for name, each in metrics.items()},
         tasks=tuple(_task(protocol, name, complete) for name in dict.fromkeys(name for name, _, _ in complete)),
         groups=tuple(RowGroup(title, tuple(each.title for each in listed)) for title, listed in groups),
@@ -120,6 +121,20 @@ def summarise(results: Results) -> Summary:
         results=tuple(rows),
         comparisons=tuple(comparisons),
     )
+
+
+def _few(tested: Mapping[str, list[UnitResult]]) -> list[str]:
+    """Say of which tasks a repeat tests so few groups that intervals are too narrow."""
+    found = []
+    for task, units in tested.items():
+        fewest = min(units, key=lambda each: len({*each.groups}))
+        number = len({*fewest.groups})
+        if number < FEW_GROUPS:
+            noun = "cases" if number == len(fewest.groups) else "groups"
+            found.append(
+                f"{task} is tested on {number} {noun} per repeat: intervals of fewer than {FEW_GROUPS} are too narrow"
+            )
+    return found
 
 
 def _summarise_task(
@@ -223,7 +238,7 @@ def compare(
                 gap = difference(values[one][name], values[other][name], draws, better, level)
                 outcome[name] = Compared(gap.verdict(better), gap, "cases")
         where = f"{task} tested on {test_on}" if test_on else task
-        sentence = f"{where}, {other} against {one}: {_in_words(outcome)}."
+        sentence = f"{where}, {other} against {one}: {_in_words(outcome, len(draws.sizes))}."
         found.append(Comparison(task, test_on, about, one, other, outcome, sentence))
     return found
 
@@ -241,7 +256,8 @@ def compare_repeats(
     return Compared(gap.verdict(better), gap, "repeats")
 
 
-def _in_words(metrics: Mapping[str, Compared]) -> str:
+def _in_words(metrics: Mapping[str, Compared], repeats: int) -> str:
+    tested = "tests" if repeats > 1 else "cases"  # a case may be tested in several repeats
     said: dict[str, list[str]] = {}
     for name, found in metrics.items():
         gap, verdict = found.difference, str(found.verdict)
@@ -249,7 +265,8 @@ def _in_words(metrics: Mapping[str, Compared]) -> str:
             scale, digits, unit = (100, 2, " points") if name in PERCENT else (1, 4, "")
             ends = (end for end in (gap.value, gap.low, gap.high) if end is not None)
             value, low, high = (f"{scale * end:+.{digits}f}" for end in ends)
-            counts = f"better in {gap.better} and worse in {gap.worse} of {gap.cases} {found.of}"
+            noun = tested if found.of == "cases" else found.of
+            counts = f"better in {gap.better} and worse in {gap.worse} of {gap.cases} {noun}"
             said.setdefault(verdict, []).append(f"{SHORT[name]} ({value}{unit} [{low}, {high}], {counts})")
         else:
             said.setdefault(verdict if gap.value is None else TOO_FEW, []).append(SHORT[name])

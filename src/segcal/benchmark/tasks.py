@@ -1,4 +1,4 @@
-"""The tasks of a protocol: cases that the package draws, or folders of the user's, and how they are divided.
+"""The tasks of a protocol: cases that the package makes, or folders of the user's, and how they are divided.
 
 An embedded task is only named here: the networks that predict it are part of the demonstration, which lies above the
 benchmark. So the protocol holds the function that opens it.

@@ -303,7 +303,7 @@ def check_context(context: Context | None) -> None:
 
 
 def check_out(out: Tensor, logits: Tensor) -> None:
-    """Refuse a place for the result that does not fit the logits."""
+    """Refuse an output tensor that does not fit the logits."""
     if not isinstance(out, Tensor):
         raise InputError(f"out is {type(out).__name__}, but a tensor is needed. Leave it out for a new one.")
     fits = out.shape == logits.shape and out.device == logits.device and out.is_floating_point()

@@ -73,7 +73,7 @@ class ConditionalAffine(AffineCalibrator):
         return Frame(above - canonical[:, 1:], expert=order[:, 0], order=order)
 
     def plan(self) -> FusedPlan:
-        """Return A and the drops; to keep the argmax, of classes in their own places, with zeros for the winner."""
+        """Return A and the drops; to keep the argmax, of classes in their own order, with zeros for the winner."""
         weight, drops = on_host(self.weight, self.bias)
         if self.preserves == "order":
             return FusedPlan("drops", (weight, drops), keeps=True)

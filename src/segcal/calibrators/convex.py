@@ -6,8 +6,8 @@ variables of e,
 .. math:: s = \Phi(z)\,\theta_e, \qquad l \le \theta_e \le u ,
 
 so the negative log-likelihood is convex in them. A calibrator declares the *features* of a voxel (:meth:`frame`), the
-*bounds* l and u, without which separable data have no optimum (definitions 15), and the *penalty*. This has mean
-squares of linear functions of the variables, averaged over experts; its limit is temperature scaling,
+*bounds* l and u, and the *penalty*. Without bounds separable data have no optimum (definitions 15). The penalty has
+mean squares of linear functions of the variables, averaged over experts; its limit is temperature scaling,
 
 .. math:: R = \lambda\,|A \theta|^2 + \mu\,|B \theta|^2 + \nu\,|D (\theta - \theta_T)|^2 .
 
@@ -59,7 +59,7 @@ class Frame(NamedTuple):
     Attributes:
         features: ``(N, F)``.
         expert: ``(N,)``, the expert that each selects, or None if there is only one.
-        order: ``(N, C)``, the class at each canonical position, or None if classes keep their places.
+        order: ``(N, C)``, the class at each canonical position, or None if classes keep their order.
     """
 
     features: Tensor

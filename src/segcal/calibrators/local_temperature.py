@@ -18,8 +18,8 @@ with the t of local temperature scaling, averaged over all voxels of the image b
 log-probabilities, so it is translation-invariant, and one positive number divides all logits, so every order is kept. 7
 (25 C + 1) parameters, all identifiable on enough images.
 
-Departures from the published code: a mean over each image and not over whatever is in the batch; log-probabilities
-instead of logits; the start of lts_ti.
+Departures from the published code are a mean over each image and not over the batch, log-probabilities instead of
+logits, and the start of lts_ti.
 
 **The tree** of Ding et al. (2021), tau of Eq. 7 and 11. Seven convolutions with kernel 5 and dilation 2 see the
 features X of a voxel's neighbourhood. They are four leaves :math:`t_i` and three gates :math:`g_i`, mixed by sigmoids

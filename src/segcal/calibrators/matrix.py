@@ -18,9 +18,9 @@ C^2 + 1 parameters, C (C - 1) identifiable.
 
 **CDC**, one Dirichlet map per predicted class (Sec. 3.2): :math:`q = S(W_i \log S(z) + b_i)`, i the winner, the first
 axis of `weight` and `bias`. The paper brings the winner into first place before it applies the map. For an
-unconstrained map this only renames rows and columns and changes neither q nor the penalty, so classes keep their places
-here. It does not keep the decision: it is the unconstrained partner of CMS_ap and CMS_op. C^2 (C + 1) parameters,
-C (C^2 - 1) identifiable.
+unconstrained map this only renames rows and columns and changes neither q nor the penalty, so classes keep their order
+here. It does not keep the decision: it is the unconstrained partner of CMS_ap and CMS_op. C^2 (C + 1) parameters, C
+(C^2 - 1) identifiable.
 """
 
 import torch

@@ -5,7 +5,7 @@ A selector flags voxels as probably mispredicted. With :math:`\beta = 1 / T`,
 .. math:: q = S(\beta_w z) \ \text{where flagged}, \qquad q = S(\beta_r z) \ \text{elsewhere} \quad\text{(Eq. 4)}.
 
 `inverse_temperature_wrong` is :math:`\beta_w` (T up to 1e10), `inverse_temperature_right` is :math:`\beta_r`, 1 unless
-the model is under-confident. Another calibrator g can stand inside ("selective scaling with existing calibrators"):
+the model is underconfident. Another calibrator g can stand inside ("selective scaling with existing calibrators"):
 
 - ``place="unflagged"``: :math:`q = g(z)` where not flagged;
 - ``place="before"``: :math:`q = S(\beta_w \log g(z))` where flagged, :math:`g(z)` elsewhere, and the selector sees
@@ -15,8 +15,8 @@ The selector sees log-probabilities, and one positive factor a voxel keeps every
 order-preserving, as far as g is. A temperature of 1e10 leaves the classes of a voxel equal in floating point. The
 winner keeps a visible lead (:mod:`segcal.calibrators.tie_break`): the decision can be read from a float32 result too.
 
-The selector decides in jumps. So only the temperatures are identifiable in the sense of Table 2: 2 (or one and those of
-g), of :math:`5 C^2 + 6 C + 2` selector weights and 2 temperatures.
+The selector decides in jumps. So only the temperatures are identifiable in the sense of Table 2. They are 2 (or one and
+those of g), of :math:`5 C^2 + 6 C + 2` selector weights and 2 temperatures.
 
 **The selector** is a small network, voxel by voxel on :math:`x = \log(S(z) + 10^{-16})` in the order of the classes:
 

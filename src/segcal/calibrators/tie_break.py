@@ -2,7 +2,7 @@ r"""The winner's lead: what keeps a decision alive when probabilities become alm
 
 With a temperature of 1e10 all probabilities of a voxel round to the same number, and the lowest class index would win.
 A lead of a few units in the last place of the type at hand survives the normalisation and changes no probability
-measurably: it is 1e-6 in float32 and 2e-15 in float64. It is given in two places:
+measurably. It is 1e-6 in float32 and 2e-15 in float64. It is given in two places:
 
 - :func:`with_lead` to the scores of a calibrator that makes classes equal on purpose;
 - :func:`with_winner` to the log-probabilities of every calibrator that keeps the decision. Scores that differ by one

@@ -121,6 +121,7 @@ class Cases(ABC):
             chosen, in which case nothing can be read before :meth:`pooled`.
         class_names: one name per class, or None.
         groups: the group of each case that has one, by id.
+        grouping: the pattern that groups were declared by; "" for a table, None without groups.
         sites: where each case comes from (hospital, city, scanner), by id, if that is declared; a group has one site.
         origin: :data:`SINGLE_FOLDS`, where the files say so; "" where nothing is known.
         wants_disagreement: whether `Case.disagreement` is to be filled (:meth:`with_disagreement`).
@@ -131,6 +132,7 @@ class Cases(ABC):
     """
 
     _pooling_rule: str | None = None
+    grouping: str | None = None
     origin: str = ""
     wants_disagreement: bool = False
     regions: Regions | None = None
@@ -155,6 +157,7 @@ class Cases(ABC):
         self.pooling = pooling
         self.class_names = None if class_names is None else tuple(clean(str(name)) for name in class_names)
         self.groups: dict[str, str] = {case_id: clean(name) for case_id, name in (groups or {}).items()}
+        self.grouping = "" if self.groups else None
         self.sites: dict[str, str] = {case_id: clean(name) for case_id, name in (sites or {}).items()}
         check_nested(self.groups, self.sites)
 
@@ -303,9 +306,9 @@ class Cases(ABC):
         """Draw calibration, validation and test cases at random.
 
         Cases of one group stay together. A group is drawn whole, so with groups `cal` and `val` are filled as far as
-        whole groups allow and never exceeded. Groups are those that the collection knows, or `group`: case id -> group
-        name; or a regular expression whose one group finds it in the id; or the path of a CSV file with the columns id,
-        group.
+        whole groups allow and never exceeded. Groups are those that the collection knows, or `group`. That is a mapping
+        from ids, a regular expression whose one group finds it in the id, or the path of a CSV file with the columns
+        id, group.
         """
         if cal < 1 or val < 0 or cal + val > len(self):
             raise InputError(

@@ -1,7 +1,7 @@
 """Looking at every case of a collection before anything is fitted: what is in it, and what is wrong with it.
 
-Nothing stops at the first problem. Damaged files, labels that do not exist, padding that looks like a prediction, and
-label maps that are not the argmax each become a line of the result. Some problems are visible only in all cases
+Nothing stops at the first problem. Each problem becomes a line of the result: damaged files, missing labels, padding
+that looks like a prediction, label maps that are not the argmax. Some problems are visible only in all cases
 together: mirrored labels, labels of another case, members or cases that are there twice. They are judged from the
 profiles of cases.
 """

@@ -10,9 +10,9 @@ r"""From what is on disk to the log domain, by the declared kind; never guessed 
 
 Clipping, dividing by the sum and the logarithm round; the winning class of every voxel stays that of the stored values.
 
-Values are checked for two warnings, which never decide anything: whether scores look like those of another kind
-(:func:`kind_warning_of`), and whether one constant vector fills the image. nnU-Net fills the outside of its cropping
-box with (1, 0, ..., 0). Exported as logits, that vector has a softmax of e / (e + C - 1), a confidence that no network
+Values are checked for two warnings, which never decide anything. Scores may look like those of another kind
+(:func:`kind_warning_of`), and one constant vector may fill the image. nnU-Net fills the outside of its cropping box
+with (1, 0, ..., 0). Exported as logits, that vector has a softmax of e / (e + C - 1), a confidence that no network
 gave. It rules every fit and every metric (definitions 13.1). It is looked for by its exact value: among real logits of
 a network, hardly two voxels are equal.
 """

@@ -27,6 +27,9 @@ from segcal.errors import InputError
 # The order of NIfTI axes in the scores' arrays: as stored, reversed, or reversed after reorientation to RAS (nnU-Net's
 # NibabelIOWithReorient).
 Axes = Literal["xyz", "zyx", "zyx_ras"]
+# When the axes of scores are reversed.
+SIMPLE = "the scores were made with SimpleITK or nnU-Net, else label_axes='xyz'"
+OWN = "these are its scores"
 
 
 @dataclass(frozen=True)
@@ -63,10 +66,10 @@ def _read_nifti(path: Path, space: tuple[int, ...], axes: Axes | None) -> LabelM
     while len(shape) > max(len(space), 1) and shape[-1] == 1:  # trailing axes of length one carry nothing
         shape = shape[:-1]
     if axes is None and shape[::-1] == space and len(space) > 1:  # only a declaration decides
-        either = "both axis orders fit" if shape == space else "reversed they fit"
+        both = shape == space
         raise InputError(
-            f"{path} has shape {shape} and its scores have {space}: {either}, but which one is right must be declared. "
-            "Pass label_axes='zyx' if the scores were made with SimpleITK or nnU-Net, else label_axes='xyz'."
+            f"{path} has shape {shape} and its scores have {space}: {'both axis orders fit' if both else 'reversed'}, "
+            f"but which one is right must be declared. Pass label_axes='zyx' if {SIMPLE if both else OWN}."
         )
     values = _whole(nifti_file.nifti_values(image, path), path).reshape(shape)
     sizes = nifti_file.spacing(image, len(shape))

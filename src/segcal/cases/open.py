@@ -116,7 +116,7 @@ def open_cases(
         names = _class_names(chosen.class_names, facts[0], num_classes)
     else:
         num_classes, names = len(regions), regions.names
-    return FileCases(
+    found = FileCases(
         ids=ids,
         members=members,
         num_classes=num_classes,
@@ -135,6 +135,9 @@ def open_cases(
         ignore_geometry=bool(chosen.ignore_geometry),
         raters=raters,
     )
+    if isinstance(chosen.groups, str) and not chosen.groups.lower().endswith(".csv"):
+        found.grouping = chosen.groups
+    return found
 
 
 def split_folders(paths: Sequence[Path]) -> tuple[list[Path], Path | None]:

@@ -11,12 +11,12 @@ in 97 %. Agreement here is Cohen's kappa,
 .. math:: \kappa = \frac{a - e}{1 - e}, \qquad e = \sum_c p_c\, q_c,
 
 with the accuracy a and the accuracy e of random labels: p and q are the shares of class c among winners and labels. It
-is 1 for equal maps, about 0 for unrelated maps, and nan where e is 1, because there is one class only. Places where
+is 1 for equal maps, about 0 for unrelated maps, and nan where e is 1, because there is one class only. Voxels where
 either map is negative do not count.
 
 Labels may lie otherwise than scores and still look like labels. A map can be turned and still have its shape: mirrored,
 and with axes of one length exchanged. These turns are the symmetries of the box: 4 of a rectangle, 8 of a square, 48 of
-a cube, the first of which changes nothing. With more than three axes (and there would be hundreds) only single axes are
+a cube. The first changes nothing. With more than three axes (and there would be hundreds) only single axes are
 mirrored. Or it can be shifted along an axis.
 """
 
@@ -154,7 +154,7 @@ def pair_agreement(decisions: np.ndarray, labels: np.ndarray, num_classes: int) 
     """Return the agreement of each of n maps of winners with each of m label maps, ``(n, m)``.
 
     Both are ``(..., voxels)`` and negative where a voxel does not count. Shares of classes are those of each map by
-    itself, not of the places where both count: exact where all voxels count.
+    itself, not of the voxels where both count: exact where all voxels count.
     """
     if len(labels) > BLOCK:
         parts = (labels[start : start + BLOCK] for start in range(0, len(labels), BLOCK))

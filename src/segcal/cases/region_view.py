@@ -66,6 +66,7 @@ class RegionView(Cases):
         super().__init__(whole.ids, 2, whole.kind, whole.pooling, (f"not {name}", name), whole.groups, whole.sites)
         self._whole, self._all, self._number = whole, regions, number
         self.origin, self.wants_disagreement = whole.origin, whole.wants_disagreement
+        self.grouping = whole.grouping
         self.aspect, self.raters = f"region {name}", whole.raters
 
     def read(self, case_id: str) -> Case:

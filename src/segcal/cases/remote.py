@@ -157,7 +157,7 @@ class Remote:
 
 
 def _inside(root: str, path: str) -> str:
-    """Return the place of a file in the cache: the one that it has in its folder, and never another one."""
+    """Return the path of a file in the cache: the one that it has in its folder, and never another one."""
     name = PurePosixPath(path.removeprefix(f"{root}/"))
     if name.is_absolute() or ".." in name.parts or str(name) == path:
         raise InputError(f"{path} has a name that leads out of {root}, but a plain one is needed. Rename it.")

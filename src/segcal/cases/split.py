@@ -1,8 +1,8 @@
 """Dividing cases into calibration, validation and test: by a seeded split that keeps groups together, or by a file.
 
-Two phases of one patient, frames of one video or images of one site are not independent: a calibrator that saw one has
-seen some of the other. A group is named by a mapping, by a regular expression with one group on the case id, or by a
-CSV file with the columns ``id,group``.
+Two phases of one patient, frames of one video or images of one site are not independent. A calibrator that saw one has
+seen some of the other. Groups are declared by a mapping, a regular expression with one group on the case id, or a CSV
+file with the columns ``id,group``.
 
 ``splits.json`` names the cases of each subset, so that a later run uses the same ones:
 ``{"format": "segcal-splits", "version": 1, "seed": 0, "cal": [ids], "val": [ids], "test": [ids]}``

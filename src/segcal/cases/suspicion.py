@@ -16,8 +16,8 @@ at all (:data:`FIT`). The rules:
   also fit them better by as much than that case's own scores do. A network that fails on one case does not look like
   this: the labels that it resembles have better scores of their own. There must be two such cases, since files change
   places.
-- *renumbered*: the classes of a cycle overlap by :data:`GAIN_OF_CLASS` more, in the mean, with the class that stands at
-  their place, and most of them do. A class that is merely mistaken for another improves alone.
+- *renumbered*: the classes of a cycle overlap by :data:`GAIN_OF_CLASS` more, in the mean, with the class that
+  follows, and most of them do. A class that is merely mistaken for another improves alone.
 - *the same*: equal digests of the scores.
 
 Where labels could be turned, shifted, paired otherwise or renumbered, the only explanation given is that with the best

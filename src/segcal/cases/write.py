@@ -1,15 +1,15 @@
 """Writing calibrated scores in the format that came in.
 
 A case is written into a folder of its own beside the target, its header is read back, and only then it is renamed into
-place: an interruption leaves complete files or none. What is written decides as promised; that the disk holds it is
-compared value by value where that is asked for, since it costs as much as reading the case once more. What the format
-keeps beside the scores (headers, properties, label maps, other arrays) is kept. Voxels outside the mask, which were
-never predicted, keep their values. What each case was made from is recorded (:mod:`segcal.cases.records`): what has
-changed since is not done.
+place. An interruption leaves complete files or none. What is written decides as promised. That the disk holds it is
+compared value by value on request, since it costs as much as reading the case once more. What the format keeps beside
+the scores (headers, properties, label maps, other arrays) is kept. Voxels outside the mask, which were never predicted,
+keep their values. What each case was made from is recorded (:mod:`segcal.cases.records`): what has changed since is not
+done.
 
 A confidence map is written in a form that a viewer opens. Images become 8-bit grey PNG, white for full confidence.
-Volumes become float32 NIfTI. They have the geometry of their NIfTI file (the scores themselves, or the label map that
-nnU-Net wrote beside them), or else the voxel size that is known.
+Volumes become float32 NIfTI. They have the geometry of their NIfTI file, which is the scores themselves or the label
+map of nnU-Net, else the known voxel size.
 
 **Scenes** are written window by window. Where that is asked for, each is read back and must be the same bytes. Pixels
 without data in any member have none in the result, and no other pixel gets the value that says so. The map of

@@ -52,7 +52,8 @@ def _benchmark(call: Call) -> int:
     summary, folder = finished.setting.summary, args.output
     paths = sorted((folder / FOLDER).iterdir())
     call.say(*(task_table(summary, task.name, intervals=False) for task in summary.tasks))
-    call.say("Matched comparisons:", *(f"- {each.sentence}" for each in summary.comparisons))
+    each = ", case by case in every repeat" if summary.repeats > 1 else ""
+    call.say(f"Matched comparisons{each}:", *(f"- {each.sentence}" for each in summary.comparisons))
     call.say(*(f"note: {note}" for note in summary.notes))
     call.say(*(f"no {name} study: {reason}" for name, reason in finished.left_out.items()))
     call.say(f"results {folder}, summary {folder / SUMMARY}, {len(paths)} files in {folder / FOLDER}")

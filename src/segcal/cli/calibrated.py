@@ -14,8 +14,6 @@ from segcal.integrations.viewers import FORMS, LEVELS
 from segcal.target import claim_beside
 from segcal.trust.adapt import RARE
 
-FEW = "with {} reference groups no single one can be rarer than that; the stream as a whole is watched all the same"
-
 
 def _apply(call: Call) -> int:
     with call.engine(call.cases), call.bar("calibrating"):
@@ -81,7 +79,7 @@ CONVERT = Command(
     "segcal convert PREDICTIONS... -o STORE [--labels FOLDER] [options]",
     "Write pooled cases, with their labels, into segcal's own format, which needs no further options.\n"
     "Run again, the command goes on with what is missing or changed.",
-    "example:\n  segcal convert member_*/ --labels labels/ -o store/ --kind logits --pool mean_logits",
+    "example:\n  segcal convert member_*/ --labels labels/ -o store/ --kind logits --pooling mean_logits",
     shared.PREDICTIONS,
     argument("--labels", "label maps to keep with the scores", Role.CASES),
     shared.target("STORE", "where to write"),
@@ -100,8 +98,7 @@ def _monitor(call: Call) -> int:
         ]
         call.say(table(("unusual", "p", "most in"), rows, text=True))
     rare = f"{len(found.unusual)} of {len(found.draws)} unusual at a rate of {found.rate:g}"
-    few = [FEW.format(found.reference_draws)] if found.reference_draws < 1 / found.rate - 1 else []
-    call.say(f"{plural(found.new, 'group')} added, {rare}", *few, found.verdict, *found.alarms)
+    call.say(f"{plural(found.new, 'group')} added, {rare}", found.limit, found.verdict, *found.alarms)
     document = asdict(found) | {"draws": msgspec.to_builtins(found.draws), "applies": found.applies}
     return call.end(document, DONE if found.applies else ALARM)
 

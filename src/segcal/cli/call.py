@@ -34,7 +34,7 @@ from segcal.cases.records import content_digest
 from segcal.cases.remote import url_of
 from segcal.cli.arguments import RESULTS
 from segcal.cli.commands import DONE, Role, command_of
-from segcal.cli.console import RENAMED, Output, case_bar, plural
+from segcal.cli.console import Output, case_bar, plural
 from segcal.errors import InputError, SegcalError
 from segcal.fitting.artifact import DESCRIPTION, WEIGHTS, load
 from segcal.fitting.certificate import Fitted
@@ -116,7 +116,7 @@ class Call:
             matching: refuse folders of which no case has labels.
         """
         names = [field.name for field in fields(ReadOptions)]
-        declared = {name: getattr(self.args, RENAMED.get(name, name)) for name in names}
+        declared = {name: getattr(self.args, name) for name in names}
         given = {name: value for name, value in declared.items() if value is not None}
         if pooling is not None and len(folders) > 1:
             given = {"pooling": pooling} | given

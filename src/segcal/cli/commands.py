@@ -18,6 +18,8 @@ from segcal.version import __version__
 
 # ALARM: the command did its work, and what it found is bad news: a promise is broken, a calibrator no longer applies.
 DONE, USER_ERROR, SOME_FAILED, ALARM, INTERRUPTED = 0, 2, 3, 4, 130
+# Options of an older name, which are taken with a warning for one release.
+RENAMED = {"--pool": "--pooling"}
 WIDTH = 100
 # The file of each command, which has its record under its name in capitals; and one line about it.
 COMMANDS = {
@@ -154,6 +156,15 @@ class Parser(argparse.ArgumentParser):
         sys.exit(USER_ERROR)
 
 
+def _renamed(text: str) -> str:
+    """Return an option under its name of today."""
+    old, equals, value = text.partition("=")
+    if old not in RENAMED:
+        return text
+    print(f"warning: {old} is deprecated. Write {RENAMED[old]}.", file=sys.stderr)
+    return f"{RENAMED[old]}{equals}{value}"
+
+
 class _CommandParser(Parser):
     """The parser of one command, which is declared, once, when it is the one that was called."""
 
@@ -164,7 +175,7 @@ class _CommandParser(Parser):
             own = args.index("--") if "--" in args else len(args)
             self.set_defaults(made_by=args[own + 1 :])
             args = args[:own]
-        found, unknown = super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args([_renamed(text) for text in args], namespace)
         if unknown:  # refused here, and not by the parser of all commands: the sentence names this command's help
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown

@@ -35,8 +35,6 @@ if TYPE_CHECKING:  # a benchmark is much to import for a bar
     from segcal.benchmark.run import Step
 
 PERIOD, TICK = 9.5, 0.25
-# Options of another name than the argument of the library.
-RENAMED = {"pooling": "pool"}
 # Arguments of the library that are options as well, with "-" for "_".
 OPTIONS = (*(field.name for field in fields(ReadOptions)), "device", "workers", "overwrite")
 _ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:'([^']*)'|(-?\d+)|True\b)?")
@@ -103,7 +101,7 @@ class Output:
 
 def option(name: str) -> str:
     """Return the option of an argument."""
-    return f"--{RENAMED.get(name, name).replace('_', '-')}"
+    return f"--{name.replace('_', '-')}"
 
 
 def in_options(text: str) -> str:

@@ -12,19 +12,28 @@ from segcal.cli import arguments as shared
 from segcal.cli.call import Call, result_path
 from segcal.cli.commands import Command, Role, argument
 from segcal.errors import InputError
-from segcal.evaluation.evaluate import TITLES, check_match, evaluate_by_part
+from segcal.evaluation.evaluate import TITLES, check_match, evaluate_by_part, in_groups_of
 from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE, labelled_rows, plain_by_part
+from segcal.fitting.certificate import Fitted
 from segcal.report.page import EVALUATION_PAGE
 from segcal.target import check_file
 
 SIGNATURES = (CSV_SIGNATURE, SUMMARY_SIGNATURE, EVALUATION_PAGE)
 
 
+def _open(call: Call, fitted: Fitted | None) -> None:
+    """Open the cases; those of a calibrator are held against it, and in the groups that its fit declared."""
+    call.cases = opened = call.open(*call.labelled, None if fitted is None else fitted.pooling)
+    if fitted is not None:
+        check_match(fitted, opened, call.args.ignore_pooling)
+        call.cases = in_groups_of(fitted, opened)
+        if call.cases is not opened:
+            call.say(f"groups as declared for the fit: {fitted.grouping} (--groups declares others)")
+
+
 def _evaluate(call: Call) -> int:
     args, fitted = call.args, None if call.args.calibrator is None else call.fitted
-    call.cases = call.open(*call.labelled, None if fitted is None else fitted.pooling)
-    if fitted is not None:
-        check_match(fitted, call.cases, args.ignore_pooling)
+    _open(call, fitted)
     args.csv = args.csv or result_path(args, "cases.csv", CSV_SIGNATURE)
     args.summary = args.summary or result_path(args, "summary.json", SUMMARY_SIGNATURE)
     for file, signature in zip((args.csv, args.summary, args.report), SIGNATURES, strict=True):
@@ -47,6 +56,7 @@ def _evaluate(call: Call) -> int:
         write_evaluation(args.report, first, call.cases, fitted, part)
     for name, evaluation in found.items():
         call.say(f"{TITLES[name]}:", evaluation.table(call.output.width))
+        call.say(*filter(None, [evaluation is first and evaluation.verdict]))
     return call.end(plain_by_part(found))
 
 

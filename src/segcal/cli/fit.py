@@ -277,7 +277,7 @@ FIT = Command(
     "scaling (which sees the neighbourhood of a voxel) among them, with both poolings of an ensemble. One that\n"
     "is not clearly better than a temperature (ts) is not taken.",
     "examples:\n  segcal fit predictions/ labels/ -o calibrator/ --kind logits --ignore 255\n"
-    "  segcal fit member_*/ labels/ -o calibrator/ --kind logits --pool mean_logits --calibrator ts",
+    "  segcal fit member_*/ labels/ -o calibrator/ --kind logits --pooling mean_logits --calibrator ts",
     shared.LABELLED,
     shared.RATERS,
     shared.target("CAL", "where the calibrator goes"),

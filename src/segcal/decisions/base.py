@@ -7,8 +7,8 @@ over K groups (or single cases) that have the structure, t is the largest thresh
 
 .. math:: \frac{K \bar\ell(t) + 1}{K + 1} \le 1 - R .
 
-Then the next group misses at most 1 - R on average (Angelopoulos et al., 2024), if the labelled groups were not used in
-the fit. Nothing is promised for a single case. The labelled cases are those that ``segcal fit`` keeps for ``segcal
+If the labelled groups were not used in the fit, the next group misses at most 1 - R on average (Angelopoulos et al.,
+2024). Nothing is promised for a single case. The labelled cases are those that ``segcal fit`` keeps for ``segcal
 trust`` (:class:`segcal.fitting.reference.LossCurves`); other than the outer mask there, t may lie above 0.5.
 
 **Precision**: a mask of which at most a stated share is something else, on average. Of a labelled case, the share

@@ -1,4 +1,4 @@
-"""Held-out cases of the embedded tasks: drawn and predicted when they are read, and kept where there is a cache."""
+"""Held-out cases of the embedded tasks: made and predicted when they are read, and kept where there is a cache."""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -69,7 +69,7 @@ class EmbeddedCases(Cases):
         )
 
     def read(self, case_id: str) -> Case:
-        """Read one case: from the cache, or drawn and predicted."""
+        """Read one case: from the cache, or made and predicted."""
         if case_id not in self._indices:
             raise InputError(f"case_id is {case_id!r}, but there is no such case among {len(self)}. Check `.ids`.")
         found = self._kept(case_id) or self._predicted(case_id)

@@ -47,7 +47,7 @@ SHORT_TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "dice": "Dice"}
 
 @dataclass(frozen=True)
 class Plan:
-    """A demonstration: the protocol of its benchmark, and one sentence for each part that is less than everything."""
+    """A demonstration: the protocol of its benchmark, and one sentence for each setting that is reduced."""
 
     protocol: Protocol
     reduced: tuple[str, ...]

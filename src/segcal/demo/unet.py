@@ -4,7 +4,7 @@ A level has two 3-wide convolutions, each with batch normalisation and a leaky r
 pooling on the way down and nearest-neighbour upsampling on the way up. Any size of space works: upsampling goes to the
 size of the finer level. The input needs no standardisation, because batch normalisation follows the first convolution.
 
-The shipped networks are five per task, float16 in one file of weights, which describes itself: its metadata holds the
+The shipped networks are five per task, float16 in one file of weights, which describes itself. Its metadata holds the
 arguments of :class:`UNet`, and its tensors are named ``<member>.<parameter>``. Networks compute in float32.
 """
 

@@ -2,8 +2,8 @@
 
 A promise is known *by construction* if no parameters can break it, or *by parameters* if a property of the fitted
 numbers was checked. It is known *by measurement* if it was tried on given cases and on random voxels built to break it.
-For a calibrator that does not make a promise the audit shows a concrete input: two logit vectors with the same softmax
-and different results, or a voxel that changes its class.
+For a calibrator that does not make a promise the audit shows a concrete input. It is two logit vectors with the same
+softmax and different results, or a voxel that changes its class.
 """
 
 from collections.abc import Callable, Iterator

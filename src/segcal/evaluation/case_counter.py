@@ -1,8 +1,8 @@
 """From a case to numbers: its tables before and after calibration, and the running sums of each of the two stages.
 
 Metrics of regions are the metrics of classes. They are read from the tables of two classes of one region, or from the
-sum of all regions (every voxel counts once for each region). Two more are about regions together. One is the share of
-voxels whose label changed in the label map, the other the share where an inner region is above its outer one.
+sum over regions. Two more are about regions together. One is the share of voxels whose label changed, the other the
+share where an inner region is above its outer one.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -11,9 +11,11 @@ Numbers of cases that a calibrator was fitted or chosen on are too favourable. T
 (:func:`evaluate_by_part`).
 """
 
+import copy
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -33,9 +35,11 @@ from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import calibrator_digest
 from segcal.metrics import Metric, find_metrics, rater_metrics, with_convention
+from segcal.names import clean
 from segcal.resample import LEVEL, REPLICATES, Draws
 from segcal.statistics import BandCache, CaseTables
 
+Opened = TypeVar("Opened", bound=Cases)
 DEFAULT_METRICS = (
     "nll", "brier", "ece", "ba_ece", "ace", "cece", "dice", "miou", "accuracy", "aurc",
     "flip_rate", "harmful_flips", "beneficial_flips", "neutral_flips",
@@ -75,7 +79,8 @@ def evaluate(
     Args:
         cases: the cases, with labels; or arrays, tensors or a loader, as :func:`segcal.cases.as_cases` takes them.
         calibrator: a calibrator, the result of fit or load, or any function of logits ``(1, classes, *space)`` and
-            a context that returns log-probabilities of that shape.
+            a context that returns log-probabilities of that shape. Cases without groups get those of the fit
+            (:func:`in_groups_of`).
         metrics: names from :data:`segcal.METRICS`, or metrics by names of your own; the usual ones if None.
         seed: seed of the bootstrap.
         replicates: number of bootstrap replicates (2,000).
@@ -98,7 +103,8 @@ def evaluate(
     (4, None)
     """
     fitted, calibrator = calibrator if isinstance(calibrator, Fitted) else None, _as_map(calibrator, device)
-    cases = as_seen(as_cases(cases, labels, **declared), calibrator)
+    cases = as_cases(cases, labels, **declared)
+    cases = as_seen(cases if fitted is None else in_groups_of(fitted, cases), calibrator)
     chosen = _choose(metrics, calibrator is not None, DEFAULT_METRICS if cases.regions is None else REGION_METRICS)
     chosen = with_convention(chosen, convention)
     if len(cases) == 0:
@@ -226,6 +232,24 @@ def related(parts: Mapping[str, Cases]) -> int:
         return 0
     seen = {parts[FITTED_ON].groups.get(case_id) for case_id in parts[FITTED_ON].ids} - {None}
     return sum(parts[HELD_OUT].groups.get(case_id) in seen for case_id in parts[HELD_OUT].ids)
+
+
+def in_groups_of(fitted: Fitted, cases: Opened) -> Opened:
+    """Return cases in groups by the pattern that a fit declared; as they are where they have groups, or it had none.
+
+    A case whose name the pattern does not match stays alone. A table of groups does not name later cases: a warning
+    says that they have none, as it does of a pattern without a match.
+    """
+    if cases.groups or fitted.grouping is None:
+        return cases
+    groups = {name: found[1] for name in cases.ids if (found := re.search(fitted.grouping or "$.", name)) and found[1]}
+    if not groups:
+        how = f"by {fitted.grouping!r}, which matches no case here" if fitted.grouping else "in a table"
+        warn([Suspicion(f"the fit declared groups {how}. Without groups= every case here counts as independent")])
+        return cases
+    cases = copy.copy(cases)
+    cases.groups, cases.grouping = {name: clean(group) for name, group in groups.items()}, fitted.grouping
+    return cases
 
 
 def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> None:

@@ -19,7 +19,8 @@ from segcal.atomic import write_text
 from segcal.documents import write_csv
 from segcal.metrics import Metric
 from segcal.resample import FEWEST_GROUPS
-from segcal.statistics.additive import AdditiveTable
+from segcal.statistics.additive import AdditiveTable, total_of
+from segcal.statistics.reliability import Curve
 from segcal.summary import TOO_FEW, Difference, Estimate, Interval
 
 SCHEMA = 1
@@ -31,6 +32,8 @@ WIDTH = 140
 Row: TypeAlias = dict[str, Any]
 # On fewer columns only the difference keeps its interval.
 WIDE = 125
+# Less than this between confidence and accuracy is not worth a word: 0.1 points.
+NEGLIGIBLE = 0.001
 ARROWS = {"lower": "↓", "higher": "↑", None: ""}
 
 
@@ -115,7 +118,8 @@ class Evaluation:
     def __str__(self) -> str:
         text = io.StringIO()
         Console(file=text, width=WIDTH, color_system=None).print(self.__rich__())
-        return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+        shown = "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+        return f"{shown}\n\n{self.verdict}" if self.verdict else shown
 
     def __rich__(self) -> Table:
         """Return the table that is printed."""
@@ -149,6 +153,43 @@ class Evaluation:
                 table.add_row(f"{name} {ARROWS[metric.better]}", *cells)
         return table
 
+    @property
+    def verdict(self) -> str:
+        """The effect of calibration on ECE (else NLL), on labels, and on the mean confidence, in a sentence.
+
+        Empty without a calibrator, or without either metric.
+        """
+        name = next((one for one in ("ece", "nll") if self.change and one in self.change), None)
+        if self.change is None or name is None or (gap := self.change[name]).value is None:
+            return ""
+        found, title = gap.verdict(), name.upper()
+        digits = _digits(self.before[name].value or 0.0)
+        if found in ("better", "worse"):
+            sign = -1 if found == "better" else 1
+            ends = sorted(sign * (end or 0.0) for end in (gap.low, gap.high))
+            size = f"{abs(gap.value):.{digits}f} [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]"
+            text = f"Calibration {'lowered' if found == 'better' else 'raised'} {title} by {size}"
+        else:
+            few = f" ({TOO_FEW})" if gap.low is None else ", no measurable difference"
+            text = f"Calibration changed {title} by {_text(gap, digits, sign='+')}{few}"
+        last = total_of(curves) if (curves := self.curves("after")) else None
+        left = "" if last is None else gap_in_words(float((last.confidence - last.right).sum() / last.count.sum()))
+        told = [text, *self._flips(), left and f"now {left} on average"]
+        return f"{'; '.join(filter(None, told))}."
+
+    def _flips(self) -> list[str]:
+        rows = [row for row in self.rows if row["stage"] == "after" and row.get("flip_rate") is not None]
+        flips, voxels = sum(row["voxels"] * row["flip_rate"] for row in rows), sum(row["voxels"] for row in rows)
+        changed = f"labels changed in {100 * flips / voxels:.2g} % of voxels" if flips else "no label changed"
+        return [changed] if rows else []
+
+    def curves(self, stage: str) -> dict[str, Curve]:
+        """Return the reliability of all voxels at a stage, by case; empty without ACE among the metrics."""
+        found = self.parts.get(stage, {}).get("ace", {})
+        votes = getattr(self.metrics["ace"].value, "total", 1) if found else 1  # counts are of votes, sums of voxels
+        curves = {case_id: part for case_id, part in found.items() if isinstance(part, Curve)}
+        return {case_id: Curve(one.count, one.right, one.confidence * votes) for case_id, one in curves.items()}
+
     def _defined(self, name: str) -> bool:
         stages = [self.before] if self.after is None else [self.before, self.after]
         return any(stage[name].value is not None for stage in stages)
@@ -168,6 +209,15 @@ class Evaluation:
             _text(change, digits, sign="+"),
             counts if change.cases and self.metrics[name].better else "",
         ]
+
+
+def gap_in_words(gap: float) -> str:
+    """Return mean confidence minus accuracy as a person reads it; "" if they agree.
+
+    >>> gap_in_words(-0.03)
+    'underconfident by 3.0 points'
+    """
+    return f"{'over' if gap > 0 else 'under'}confident by {100 * abs(gap):.1f} points" if abs(gap) >= NEGLIGIBLE else ""
 
 
 def _heading(cases: int, groups: int, level: float) -> str:
@@ -199,7 +249,8 @@ def _text(one: Interval, digits: int, sign: str = "") -> str:
 def _notes(result: Evaluation, width: int) -> list[str]:
     notes = ["↓ lower is better, ↑ higher is better"]
     if result.after is not None:
-        notes[0] += "; after - before is paired" + (", and its last column counts cases" if width >= WIDE else "")
+        room = f"\nfor intervals of each and counts of cases: a terminal of {WIDE} columns, or --csv and --json"
+        notes[0] += "; after - before is paired" + (", and its last column counts cases" if width >= WIDE else room)
     binned: dict[str, list[str]] = {}
     for name, metric in result.metrics.items():
         binned.setdefault(metric.convention, []).append(name)

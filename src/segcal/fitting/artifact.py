@@ -142,6 +142,7 @@ class Description(msgspec.Struct):
     calibration_ids: tuple[str, ...]
     validation_ids: tuple[str, ...]
     origin: str = ""
+    grouping: str | None = None
     weights_sha256: str = ""
     reference: Reference | None = None
     objects: ObjectReference | None = None
@@ -149,8 +150,8 @@ class Description(msgspec.Struct):
 
 # What a Fitted and its description have in common.
 PROVENANCE = (
-    "class_names", "pooling", "kind", "fingerprint", "calibration_ids", "validation_ids", "origin", "reference",
-    "objects",
+    "class_names", "pooling", "kind", "fingerprint", "calibration_ids", "validation_ids", "origin", "grouping",
+    "reference", "objects",
 )  # fmt: skip
 
 

@@ -84,6 +84,7 @@ class Fitted:
         calibration_ids: the cases it was fitted on.
         validation_ids: the cases on which strengths were chosen.
         origin: where the predictions came from (:attr:`segcal.cases.Cases.origin`).
+        grouping: the declaration of its groups (:attr:`segcal.cases.Cases.grouping`), which later cases take over.
         reference: what it remembers of labelled cases, for :func:`segcal.trust`; None if it was not asked to.
         objects: what it remembers of their objects, for :func:`segcal.objects`; None if it was not asked to.
     """
@@ -98,6 +99,7 @@ class Fitted:
     calibration_ids: tuple[str, ...] = ()
     validation_ids: tuple[str, ...] = ()
     origin: str = ""
+    grouping: str | None = None
     reference: Reference | None = None
     objects: ObjectReference | None = None
 

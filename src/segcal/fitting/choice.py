@@ -21,13 +21,12 @@ alone cannot show it, but three numbers together can. Of fewer than ten groups n
    the reference is taken.
 
 Fitted without one site, in turn, a candidate is measured on it beside the reference, fitted without it too. Three
-conditions decide. At no site its NLL is higher than the reference's both by more than noise over the groups of that
-part and by more than a quarter percent. The mean of the worst 5 % of the differences of single cases is at most
-:data:`WORST_RISE` nats, or a tenth of the reference's NLL where that is more. Over all sites neither its ECE nor its
-BA-ECE is higher by more than noise. Noise is one standard error where sites are declared. Clusters are made
-of all cases there are, and a calibrator is rarely used where one kind is absent. There the limit is two standard
-errors: harm, not only less gain. Of a candidate with a penalty, strengths are tried from the one that random folds
-chose upwards: the first at which it generalises is taken.
+conditions decide. At no site its NLL exceeds the reference's both by more than noise over its groups and by a quarter
+percent. The worst 5 % of the cases lose at most :data:`WORST_RISE` nats on average, or a tenth of the reference's NLL
+where that is more. Over all sites neither its ECE nor its BA-ECE is higher by more than noise. Noise is one standard
+error where sites are declared. Clusters are made of all cases there are, and a calibrator is rarely used where one kind
+is absent. There the limit is two standard errors: harm, not only less gain. Of a candidate with a penalty, strengths
+are tried from the one that random folds chose upwards: the first at which it generalises is taken.
 
 Cases of one group cannot hold each other out. Ten or more of them may decide between a temperature and none, as if they
 were groups. Of fewer nothing is learned: a single image of roads set a temperature that was worse than none elsewhere.

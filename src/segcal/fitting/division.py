@@ -1,7 +1,7 @@
 r"""Dividing cases into those that a fit learns from, those it is chosen on, and those that are left for judging it.
 
 The split is seeded. Cases of one group (patient, video, site) stay together. Groups are taken whole, in random order,
-as long as that brings the part closer to its share. Both the calibration and the validation part get at least one.
+as long as that brings the subset closer to its share. Calibration and validation both get at least one.
 Folds are parts of about the same size, each to be held out once. With validation cases there is one fold: fitted to the
 calibration cases, measured on those.
 
@@ -9,7 +9,7 @@ calibration cases, measured on those.
 declared (:attr:`segcal.cases.Cases.sites`); more than five are joined to five. Without them, *clusters* of groups are
 made from the predictions, which needs no labels. With :math:`\bar p_g` the mean predicted class frequencies of group g,
 the groups are sorted along the direction in which :math:`\sqrt{\bar p_g}` (Hellinger's distance) varies most. They are
-cut into three parts of equal size, or fewer of at least three groups. The parts at the ends then have class frequencies
+cut into three parts of equal size, or fewer of at least three groups. The folds at the ends then have class frequencies
 that the others have not seen.
 """
 
@@ -135,7 +135,7 @@ def each_fold(
 
 
 def folds_by(cases: Cases, source: VoxelSource, parts: Iterable[Collection[str]], seed: int) -> Iterator[Fold]:
-    """Yield one fold for each part of the cases, in which that part is held out."""
+    """Yield one fold for each part of the cases, in which it is held out."""
     for part in parts:
         learned = [case_id for case_id in cases.ids if case_id not in part]
         learn, held = source.subset(learned), source.subset(part)

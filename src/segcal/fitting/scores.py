@@ -1,7 +1,7 @@
 r"""Scores of a fitted calibrator on voxels: likelihood, calibration error, and how well errors are detected.
 
-A held-out case is measured by the mean NLL of its voxels, by its ECE (15 bins), and by its BA-ECE where distances to
-the boundary of the labels are known.
+A held-out case is measured by the mean NLL of its voxels, and by its ECE (15 bins). Where distances to the boundary of
+the labels are known, BA-ECE is measured too.
 
 The *noise* of a mean difference over cases is that of their groups. With :math:`d_i` the difference in case i of n, and
 g over groups,

@@ -8,7 +8,7 @@ The temperatures are set on the validation voxels if there are some, otherwise o
 - "paper": 1 for the others; for flagged voxels 1e10 if more than half of the mispredictions are flagged, 2 otherwise.
 
 Both lists hold 1, so that neither rule can do worse than nothing on the voxels it looks at. Every T of the second list
-is at most 1: a model that is over-confident where it is right is left to an inner calibrator. With the rule "nll" and
+is at most 1: a model that is overconfident where it is right is left to an inner calibrator. With the rule "nll" and
 no inner calibrator, a result with a higher NLL on the validation voxels than temperature scaling is replaced by it.
 Then nothing is flagged, and the certificate says so.
 """
@@ -34,7 +34,7 @@ from segcal.numerics import winner
 WRONG_TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4)
 RIGHT_TEMPERATURES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 PAPER_LARGE, PAPER_SMALL, PAPER_RECALL = 1e10, 2.0, 0.5
-# Voxels that a selector is trained on, at most. Hard ones are frequent among those that a fit draws, and a network of
+# Voxels that a selector is trained on, at most. Hard ones are frequent among those of a fit, and a network of
 # a few hundred weights needs no more of them.
 MOST_VOXELS = {"exact": 1 << 18, "paper": 1 << 21}
 

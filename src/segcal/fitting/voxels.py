@@ -9,7 +9,7 @@ weights that undo it: voxel i of n is drawn with probability
 by systematic sampling, and gets the weight :math:`1 / \pi_i`. Whether a voxel is drawn depends on its logits alone,
 never on its label. So the weighted likelihood is an unbiased estimate of that of all voxels.
 
-Of several raters, a voxel comes once for each class that one of them marked, weighted by the share of its votes: the
+Of several raters, a voxel comes once for each class that one of them marked, weighted by the share of its votes. The
 objective is that of the label maps of all raters, one after the other (:mod:`segcal.raters`).
 
 A *stream* reads all voxels of all cases again on every pass and keeps nothing.
@@ -75,7 +75,7 @@ class Voxels(NamedTuple):
 
 
 def join(parts: list[Voxels]) -> Voxels:
-    """Return the voxels of all parts; those of a single one are not copied."""
+    """Return all voxels; those of a single case are not copied."""
     if len(parts) == 1:
         return parts[0]
     columns = zip(*parts, strict=True)

@@ -2,7 +2,8 @@
 
 The order is fixed: whatever makes logits of the resolution of the labels comes first, the calibrator second. Averages
 and interpolation of log-probabilities are no log-probabilities. So a network whose logits are coarser than its input is
-refused until the user declares the order. A calibrated network inside MONAI's sliding windows is refused too.
+refused until the user declares the order. A calibrated network inside MONAI's sliding windows is refused too. The first
+outputs that look like probabilities bring a warning; later ones are not checked.
 
 Shared are a calibrator from wherever it is, and the probabilities that ``segcal apply`` would write.
 """
@@ -23,6 +24,8 @@ from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.cases.decision import decision_of
+from segcal.cases.kinds import like_probabilities
+from segcal.cases.suspicion import Suspicion, warn
 from segcal.checks import as_tensor
 from segcal.errors import InputError, MissingExtraError
 from segcal.evaluation.apply import calibrate
@@ -33,6 +36,10 @@ from segcal.numerics import compute_dtype
 Calibrating: TypeAlias = Calibrator | Fitted | str | os.PathLike[str]
 # Where networks keep their logits: torchvision's dictionaries; Hugging Face's outputs and mmsegmentation's samples.
 KEYS = ("out", "logits")
+PROBABILITIES = (
+    "the network's outputs all lie in 0 to 1 and sum to 1, but logits are calibrated. Attach to what comes before the "
+    "softmax, if that is so."
+)
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
@@ -83,7 +90,7 @@ def need(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"{error.name} is not installed, but segcal's part for {extra} needs it. Install it with: "
+            f"{error.name} is not installed, but segcal's support of {extra} needs it. Install it with: "
             f"pip install 'segcal[{extra}]'."
         ) from None
 
@@ -104,6 +111,7 @@ class CalibratedModel(nn.Module):
         self.model = model
         self.calibrator = calibrator
         self.upsample = upsample
+        self._seen = False
 
     def forward(self, image: Tensor, *more: Any, **named: Any) -> Any:
         """Return what the network returns, with log-probabilities in the place of its logits."""
@@ -132,6 +140,9 @@ class CalibratedModel(nn.Module):
                     "to enlarge first, or upsample=False if labels have the resolution of the logits."
                 )
             logits = enlarge(logits, image.shape[2:])
+        if not (self._seen or torch.compiler.is_compiling() or torch.jit.is_tracing()):  # once, not in a graph
+            self._seen = True
+            warn([Suspicion(PROBABILITIES)] if len(logits) and like_probabilities(logits[0].detach()) else [])
         return self.calibrator(logits)
 
 

@@ -69,7 +69,7 @@ class Segment(Struct, frozen=True):
 
     @property
     def site(self) -> tuple[Code, Code | None] | None:
-        """Where it is, and on which side; an anatomical structure is its own place."""
+        """Where it is, and on which side; an anatomical structure is its own location."""
         if self.region is not None:
             return self.region, self.region_modifier
         return (self.kind, self.kind_modifier) if self.category.value in ANATOMICAL else None
@@ -218,8 +218,8 @@ def _on_series(probs: np.ndarray, cases: FileCases, case_id: str, images: list[A
     if like is None:
         raise CaseError(
             case_id,
-            "it has no NIfTI file, but its place among the DICOM images is read from one. Give predictions as NIfTI or "
-            "as nnU-Net folders.",
+            "it has no NIfTI file, but its position among the DICOM images is read from one. Give predictions as NIfTI "
+            "or as nnU-Net folders.",
         )
     patient = np.diag([-1.0, -1.0, 1.0, 1.0]) @ open_nifti(like).affine  # RAS to LPS
     axes = cases.members[0].facts().label_axes

@@ -107,6 +107,8 @@ def export(
                     "example is missing, but a module is exported along one. Pass an input of the network."
                 )
             whole = attach(model, own, upsample).eval()
+            with torch.no_grad():
+                whole(example)  # for the warning if these are no logits; writing is quiet
             if len(example) == 1:  # of which exporters take the size of the batch for a constant
                 example = torch.cat([example, example])
             _write(whole, (example,), beside)

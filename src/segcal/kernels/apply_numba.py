@@ -1,7 +1,7 @@
 """Calibrators on the CPU in one pass: read a tile of logits, map it in the first-level cache, write the result.
 
 The forms are those of :mod:`segcal.kernels.plan`; half types are widened before, and everything is computed in float32
-or float64. Parts of the voxels are taken in threads, and no result depends on how many there are. Rows of a tile are
+or float64. Blocks of voxels are taken in threads, and no result depends on how many there are. Rows of a tile are
 voxels, so that loops over them become vector instructions. Where the voxels of a tile differ in their winner, each is
 taken alone, with its classes in a row.
 """
@@ -176,7 +176,7 @@ def drops_voxel(x, y, v, weight, bias, values, order, own):  # type: ignore[no-u
 def mixture_tile(x, y, sums, more, numbers, n):  # type: ignore[no-untyped-def]
     """Set x and y so that ``x + log y`` is that of tempered, original and uniform probabilities mixed.
 
-    `x` holds logits minus the largest before. Without a uniform part, the term that falls more slowly is taken out of
+    `x` holds logits minus the largest before. Without a uniform term, the term that falls more slowly is taken out of
     the logarithm, since the sum may underflow. Every step is monotone in either case.
     """
     beta, third = numbers[0], numbers[3]

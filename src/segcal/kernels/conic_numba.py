@@ -239,7 +239,7 @@ def _enter(x, v, classes, hats, rows, index, local):  # type: ignore[no-untyped-
 
 @njit(inline="always")
 def _of_classes(rows, base, classes, winner, t, node, rest, spread, starts, place, owner, slope):  # type: ignore[no-untyped-def]
-    """List the numbers of classes that a voxel depends on: place, class, and how its drop changes; return how many."""
+    """List the numbers of classes that a voxel depends on: index, class, and how its drop changes; return how many."""
     groups, count = spread.shape[1], 0
     for k in range(classes):
         starts[k] = count
@@ -270,7 +270,7 @@ def _add_shared(weight, u, bend, touched, count, products):  # type: ignore[no-u
 
 @njit(inline="always")
 def _add_mixed(mass, u, row, node, rest, mean, touched, count):  # type: ignore[no-untyped-def]
-    """Add the part between one number of a class and shared nodes, times each of `u`."""
+    """Add the block between one number of a class and shared nodes, times each of `u`."""
     for i in range(count):
         change = mass * mean[touched[i]]
         for p in range(len(u)):
@@ -282,7 +282,7 @@ def _add_mixed(mass, u, row, node, rest, mean, touched, count):  # type: ignore[
 
 @njit(inline="always")
 def _add_own(mass, i, count, end, place, owner, slope, t, probs, row):  # type: ignore[no-untyped-def]
-    """Add the part between one number of a class and those from it on; those of its class end at `end`."""
+    """Add the block between one number of a class and those from it on; those of its class end at `end`."""
     for j in range(i, end):
         row[place[j]] += mass * slope[j]
     for j in range(i, count):

@@ -7,7 +7,7 @@ optimised again when it was stored, with sums in another order. No fast-math, un
 is rounded as written. So a result depends neither on the width of the machine's vectors nor on the position of a voxel
 in its row.
 
-Voxels are cut into parts whose number depends on how many there are, and on nothing else. Each part has sums of its
+Voxels are cut into blocks whose number depends on how many there are, and on nothing else. Each block has sums of its
 own, which are added in their order. So no result depends on the number of threads, which is torch's.
 """
 
@@ -73,7 +73,7 @@ def was_compiled(loop: Any) -> bool:
 
 
 def cut(voxels: int, tile: int = 1) -> list[int]:
-    """Return where parts begin, and the end of the last one; every part but the last is whole tiles.
+    """Return where blocks begin, and the end of the last one; every block but the last is whole tiles.
 
     >>> cut(20_000)
     [0, 10000, 20000]
@@ -84,7 +84,7 @@ def cut(voxels: int, tile: int = 1) -> list[int]:
 
 
 def in_threads(work: Callable[[int], Result], parts: int) -> list[Result]:
-    """Do a piece of work for every part, several at once, and return the results in their order."""
+    """Do a piece of work for every block, several at once, and return the results in their order."""
     threads = min(parts, torch.get_num_threads())
     if threads == 1:
         return [work(part) for part in range(parts)]

@@ -55,7 +55,7 @@ class FusedPlan(NamedTuple):
         keeps: whether the decision must survive the rounding of the result.
         spans: how many knots each context has; for ``curves``.
         group: ramps that share a coefficient of a pair; for ``curves``.
-        bounded: a uniform part keeps all probabilities within what float32 can say; for ``mixture``.
+        bounded: a uniform term keeps all probabilities within what float32 can say; for ``mixture``.
     """
 
     form: Form
@@ -100,7 +100,7 @@ def affine_tables(tables: list[Tensor]) -> Tensor:
 
 @functools.cache
 def sorting_network(size: int) -> tuple[int, ...]:
-    """Return places to compare, two by two, that sort (Batcher's odd-even mergesort)."""
+    """Return indices to compare, two by two, that sort (Batcher's odd-even mergesort)."""
     found = []
     p = 1
     while p < size:

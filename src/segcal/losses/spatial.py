@@ -66,7 +66,7 @@ Prior: TypeAlias = Literal["mean", "gaussian"]
 Space: TypeAlias = Literal["logits", "softmax"]
 Parity: TypeAlias = Literal["marginloss", "monai"]
 BORDERS: dict[Parity | None, Borders] = {None: "replicate", "marginloss": "class_0", "monai": "nothing"}
-# A place beyond the border that is of no class but counts in the sum of weights.
+# A voxel beyond the border that is of no class but counts in the sum of weights.
 NOTHING = -2
 
 

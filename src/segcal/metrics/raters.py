@@ -32,7 +32,7 @@ def rater_metrics(metrics: Mapping[str, Metric], raters: Raters) -> dict[str, Me
     for name, metric in metrics.items():
         if "surface" in metric.needs:
             raise InputError(
-                f"metric {name!r} compares two surfaces, but the cases have several raters, who draw several. Measure "
+                f"metric {name!r} compares two surfaces, but the cases have several raters, each with its own. Measure "
                 "it against the labels of one rater, or leave it out."
             )
         if name in ("dice", "miou"):

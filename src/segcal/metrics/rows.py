@@ -3,8 +3,7 @@
 Of each case there is one vector of int64 counts and one of float64 sums. Both add over cases, batches and ranks in any
 grouping, counts exactly, far beyond the 2^24 voxels at which float32 counts stop. They hold
 
-- whether the metric is defined, and its number, for a mean over cases; for one number of all voxels the table it is
-  read from;
+- for a mean over cases, whether the metric is defined, and its number; for one number of all voxels, its table;
 - the reliability curve of the top label, for a diagram.
 """
 

@@ -19,7 +19,7 @@ errors in a bin, after n voxels and f errors, its part of the sum has the closed
 .. math:: \sum_{i=1}^m \frac{f + e i / m}{n + i} = e + \left(f - \frac{e n}{m}\right) (H_{n+m} - H_n) .
 
 The bins are eight to an octave of uncertainty, so voxels count as tied only if their uncertainties differ by less than
-one eighth. On real cases AURC differs from the exact one by less than one part in a thousand.
+one eighth. On real cases AURC differs from the exact one by less than 0.1 %.
 
 The generalised risk at coverage k/N is the share of all voxels that are among the first k and wrong. The risk divides
 by k instead of N, so the most confident errors count most there (Traub et al. 2024). The area under the generalised

@@ -119,7 +119,7 @@ class Meter:
         return CaseMean(int(number is not None), number or 0.0)
 
     def value(self, name: str, part: Any) -> float | None:
-        """Return the number of a sum of parts."""
+        """Return the number of summed tables."""
         if isinstance(part, CaseMean):
             return part.total / part.cases if part.cases else None
         return self.metrics[name].of_part(part)

@@ -1,7 +1,7 @@
 """Rows for a board of results: one line of CSV per number of a benchmark, as it is printed.
 
 Columns are those of ``docs/board`` in the repository, so that a file can be compared with it, or added to it, line by
-line: task, method, metric, value, low, high, cases, repeats, note.
+line. They are task, method, metric, value, low, high, cases, repeats, note.
 """
 
 import re

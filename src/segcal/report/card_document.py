@@ -1,9 +1,9 @@
 """A calibration card: its form, and its text as Markdown, as one HTML page or as JSON.
 
-The sections have the names of a Hugging Face model card and of the model card that the FDA's draft guidance of January
-2025 suggests (docket FDA-2024-D-4488), so either can take them. They are description, intended use, data (of
-calibration, tuning and evaluation apart), performance with intervals and by subgroup, limitations, monitoring. A metric
-is stated with what Metrics Reloaded asks for: unit, direction, and how many cases have no value.
+The sections have the names of a Hugging Face model card, and of that in the FDA's draft guidance of January 2025
+(docket FDA-2024-D-4488). They are description, intended use, data (of calibration, tuning and evaluation apart),
+performance with intervals and by subgroup, limitations, monitoring. A metric is stated with what Metrics Reloaded asks
+for: unit, direction, and how many cases have no value.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ class CardDescription(Struct, frozen=True):
         groups: how many groups of cases those are; 0 if an older segcal fitted it.
         classes: what the fit rests on, class by class; nothing of regions.
         held_out_parts: groups of each declared site, or else of each cluster of groups, that the choice held out.
-        sites_declared: whether those parts were declared.
+        sites_declared: whether those sites were declared.
     """
 
     calibrator: str
@@ -219,14 +219,15 @@ def _metadata(card: Card) -> str:
 
 
 def blocks(card: Card) -> Iterator[CardBlock]:
-    """Yield the parts in the order in which they are read."""
+    """Yield the sections in the order in which they are read."""
     what = card.description
     optimum = "reached its tolerance" if what.converged else "did not reach its tolerance"
     data = {"calibration": card.calibration_data, "tuning": card.tuning_data, "evaluation": card.evaluation_data}
     many = "1 parameter" if what.parameters == 1 else f"{what.parameters:,} parameters"
+    pooled = "" if what.pooling == "single" else f"; members pooled by {what.pooling or 'a way not known'}"
     facts = {
         "fact": "value",
-        "model": f"the one that made the {what.input_kind}; members pooled by {what.pooling or 'a way not known'}",
+        "model": f"the one that made the {what.input_kind}" + pooled,
         "classes": f"{what.num_classes}: {', '.join(what.class_names or ()) or 'not named'}",
         "calibrator": f"{what.title} ({what.calibrator}), {many}",
         "data": f"{card.dataset}; {', '.join(f'{own.cases} {role}' for role, own in data.items())} cases",

@@ -7,7 +7,7 @@ that section alone.
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def evaluation_document(
     columns = {
         key: {title: [row.get(key) for row in own] for title, own in rows.items()} for key in ("dice", "ece", "nll")
     }
-    curves = {title: _curves(result, stage) for title, stage in stages.items() if _parts(result, stage)}
+    curves = {title: _curves(result, stage) for title, stage in stages.items() if result.curves(stage)}
     calibrators = {"identity": Identity.title, last.name: last.title or last.name}
     made = [
         doc.PipelineRow(
@@ -164,20 +164,13 @@ def evaluation_document(
     )
 
 
-def _parts(result: Evaluation, stage: str) -> Mapping[str, Curve]:
-    found = result.parts.get(stage, {}).get("ace", {})
-    votes = getattr(result.metrics["ace"].value, "total", 1) if found else 1  # counts are of votes, sums of voxels
-    curves = {case_id: part for case_id, part in found.items() if isinstance(part, Curve)}
-    return {case_id: Curve(one.count, one.right, one.confidence * votes) for case_id, one in curves.items()}
-
-
 def _curves(result: Evaluation, stage: str) -> doc.Curves:
     groups = {row["case"]: row["group"] or f"\0{row['case']}" for row in result.rows}
     members: dict[str, dict[str, Curve]] = {}
-    for case_id, curve in _parts(result, stage).items():
+    for case_id, curve in result.curves(stage).items():
         members.setdefault(groups[case_id], {})[case_id] = curve
     spread = total_of({group: CurveSpread.of(total_of(own)) for group, own in members.items()})
-    return pipeline_curves([{"all": total_of(_parts(result, stage))}], [{"all": spread}], result.level)
+    return pipeline_curves([{"all": total_of(result.curves(stage))}], [{"all": spread}], result.level)
 
 
 def _counts(result: Evaluation, fitted: Fitted | None) -> said.PartCounts:
@@ -188,7 +181,7 @@ def _counts(result: Evaluation, fitted: Fitted | None) -> said.PartCounts:
 
 def _verdict(result: Evaluation, fitted: Fitted | None) -> said.Verdict:
     counts = _counts(result, fitted)
-    before = said.MeanCalibration.of(total_of(_parts(result, "before")))
+    before = said.MeanCalibration.of(total_of(result.curves("before")))
     if fitted is None or result.after is None or result.change is None:
         return said.measured_verdict(before, counts.test)
     facts = said.Facts(
@@ -203,7 +196,7 @@ def _verdict(result: Evaluation, fitted: Fitted | None) -> said.Verdict:
             if key in result.change
         },
         flips=_flips(result),
-        everywhere_after=said.MeanCalibration.of(total_of(_parts(result, "after"))),
+        everywhere_after=said.MeanCalibration.of(total_of(result.curves("after"))),
     )
     return said.make_verdict(facts, counts, result.level)
 

@@ -5,7 +5,7 @@ confidence against accuracy, before and after on one pair of axes) are here, tho
 
 What conic scaling has learned is confidence before and after, for voxels whose neighbourhoods differ: two classes are
 in question, all others far behind. One pair of axes for each context, with a line where it is low, in the middle and
-high (the ends and the middle of its knots). The other contexts are in the middle of theirs.
+high. The other contexts are in the middle of theirs.
 
 >>> from segcal.report.figures import reliability_figure, to_svg  # doctest: +SKIP
 >>> Path("reliability.svg").write_text(to_svg(reliability_figure(curves)))  # doctest: +SKIP
@@ -72,7 +72,7 @@ class Drawn(NamedTuple):
 
     Attributes:
         draw: makes the figure, when it is needed.
-        on_page: whether the page has it; what the page draws itself is a file only.
+        on_page: whether the page has it; what the page shows itself is a file only.
     """
 
     name: str

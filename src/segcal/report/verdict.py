@@ -13,12 +13,13 @@ import msgspec
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.errors import InputError
+from segcal.evaluation.result import gap_in_words
+from segcal.resample import FEW_GROUPS
 from segcal.statistics.reliability import Curve
 from segcal.summary import TOO_FEW, Difference
 
 # Between a number and its unit, so that no line ends there.
 GLUE = "\N{NO-BREAK SPACE}"
-FEW_CASES = 20
 MEASURED = {
     "ece": "the calibration error (average gap between confidence and accuracy)",
     "ba_ece": "the same gap weighted towards the edges of structures",
@@ -37,8 +38,6 @@ ELSEWHERE = (
 )
 FEW = "Test cases are few ({}): intervals of so few are too narrow, and rare failures are not seen."
 SEEN = "Measured on cases that the calibrator was fitted to: this says little about new cases."
-# Less than this between confidence and accuracy is not worth a word: 0.1 points.
-NEGLIGIBLE = 0.001
 COMPARED = ("nll", "ece", "ba_ece", "dice")
 Effect = Literal["better", "worse", "same"]
 
@@ -61,9 +60,7 @@ class MeanCalibration:
     @property
     def judged(self) -> str:
         """The gap between the two, as "overconfident by 3.1 points"; "" if they agree."""
-        gap = self.confidence - self.accuracy
-        word = "overconfident" if gap > 0 else "underconfident"
-        return "" if abs(gap) < NEGLIGIBLE else f"{word} by {100 * abs(gap):.1f} points"
+        return gap_in_words(self.confidence - self.accuracy)
 
     @property
     def told(self) -> str:
@@ -156,9 +153,9 @@ def temperature_words(temperature: float) -> str:
     """Return a temperature and what it says of the predictions.
 
     >>> temperature_words(1.84)
-    'temperature 1.84 (over-confident before)'
+    'temperature 1.84 (overconfident before)'
     """
-    before = "over-confident" if temperature > 1 else "under-confident"
+    before = "overconfident" if temperature > 1 else "underconfident"
     return f"temperature {temperature:.2f} ({before} before)"
 
 
@@ -237,7 +234,8 @@ def _changed(facts: Facts, level: float, repeats: int) -> list[str]:
     if after is not None:
         sentences.append(
             f"The calibrated model has a mean confidence of {_percent(after.confidence)} (before: "
-            f"{_percent(before.confidence)}) and is right in {_percent(after.accuracy)} of the voxels."
+            f"{_percent(before.confidence)}) and is right in {_percent(after.accuracy)} of the voxels: "
+            f"{after.judged or 'calibrated on average'}."
         )
     return [sentence for sentence in sentences if sentence]
 
@@ -285,7 +283,7 @@ def _limits(facts: Facts, division: PartCounts, shifted: Sequence[Facts]) -> lis
                 f"({_shown('ece', change.before)} without calibration): there, calibration {SHIFTED[change.effect()]}."
             )
     limits += [] if shifted else [ELSEWHERE]
-    limits += [FEW.format(division.test)] if division.test < FEW_CASES else []
+    limits += [FEW.format(division.test)] if division.test < FEW_GROUPS else []
     return [*limits, SPREAD]
 
 

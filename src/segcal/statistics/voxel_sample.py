@@ -2,10 +2,10 @@ r"""A bounded sample of the voxels of a case, for numbers that no table of count
 
 A case of at most :data:`MOST` voxels that count is kept whole, so that what is read from it is exact. Of a larger one,
 MOST voxels are drawn without replacement, each set as likely as any other. Of these the first :data:`MOST_WHOLE` keep
-all their log-probabilities, for kernels that compare pairs. The draw depends on the labels alone: before and after
+all their log-probabilities, for kernels that compare pairs. The sample depends on the labels alone: before and after
 calibration it is the same voxels, on every device and in every run.
 
-Each voxel drawn has a key, and a sum keeps the voxels with the smallest ones. The keys are the k smallest of N
+Each sampled voxel has a key, and a sum keeps the voxels with the smallest ones. The keys are the k smallest of N
 independent exponential variables, made one after the other as :math:`\sum_{i < j} E_i / (N - i)`. The sum of two
 samples is therefore a sample of the voxels of both, in whatever order cases are added.
 """

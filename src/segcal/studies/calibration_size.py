@@ -1,9 +1,9 @@
 """The number of calibration cases that is needed (Fig. 5).
 
-The cases that are not for the test are split anew: n for calibration (with groups, as many as whole groups fill), the
-others for validation. The test cases stay the same, so that every number is compared with that of the protocol's own n
-case by case, with paired intervals. Pooled metrics (ACE) have one value per repeat: the change is mean [min, max] over
-repeats.
+The cases that are not for the test are split anew. n are for calibration (with groups, as many as whole groups fill),
+the others for validation. The test cases stay the same, so that every number is compared with that of the protocol's
+own n case by case, with paired intervals. Pooled metrics (ACE) have one value per repeat: the change is mean [min, max]
+over repeats.
 """
 
 from collections import Counter

@@ -3,7 +3,7 @@
 Cases are ranked without labels, before calibration and with the pipeline that ``segcal fit`` would choose. They are the
 test cases of the first repeat and of every `test_on`. The table has the area under the risk-coverage curveand its
 excess over the best ranking. It also has the paired difference of the area to that of the expected Dice after
-calibration, and the AUROC of finding cases with a Dice below tau.
+calibration. There is also the AUROC of finding cases with a Dice below tau.
 
 The risk of a case is 1 - Dice, the mean over its structures that are there or were found. Ranked from the most trusted
 down, the mean risk of the first k cases, averaged over k, is the area under the risk-coverage curve (AURC). What it is

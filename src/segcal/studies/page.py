@@ -3,7 +3,7 @@
 ``segcal benchmark`` and ``segcal demo`` pass on what they have just computed; ``segcal report`` reads a folder of
 results once, and goes the same way.
 
-Figures are those of the studies, of the diagrams that the page draws itself, and of a shift. The effect of a shift of
+Figures are those of the studies, of the diagrams that the page shows itself, and of a shift. The effect of a shift of
 all logits on a calibrator is Fig. 1a, two inputs with one softmax, and what comes out.
 """
 

@@ -40,7 +40,7 @@ def run_units(
     overwrite: bool = False,
     engine: JobEngine | None = None,
 ) -> tuple[Protocol, Results]:
-    """Run what comes before tables and studies, all of it or the part that an engine has; see :func:`run`."""
+    """Run what comes before tables and studies, all of it or what an engine has; see :func:`run`."""
     protocol = replace(protocol, studies=choose_studies(protocol.studies))
     check_folder(place, overwrite)
     if failed is not None:

@@ -260,7 +260,7 @@ def _words(
         return (
             f"class frequencies have changed (p = {change_p:.2g}), but the calibrator is off by class where it was "
             f"fitted, by {own_bias:.0%} of the correction: nothing is changed. Fit again on labelled cases of this "
-            "place."
+            "site."
         )
     if not adapted:
         return (

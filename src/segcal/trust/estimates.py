@@ -22,9 +22,9 @@ fitted, so the promise is exact whatever e and s are; good ones make it narrow:
 - Volume: :math:`e = \sum p` and :math:`s = \sqrt{1 + \sum p (1 - p)}`, the spread of independent voxels; the quantile
   measures how much wider their dependence makes it. It does not go below 0.
 
-Where labelled cases were judged by calibrators of folds, e and s of the new case are those by the calibrator of the
-fold of i. The interval is that of CV+ (:mod:`segcal.trust.conformal`). It goes from the largest number that enough of
-:math:`e_{k(i)} - r_i s_{k(i)}` reach to the smallest that enough of :math:`e_{k(i)} + r_i s_{k(i)}` do not exceed.
+If labelled cases were judged by calibrators of folds, e and s of the new case are those of the fold of i. The interval
+is that of CV+ (:mod:`segcal.trust.conformal`). It goes from the largest number that enough of :math:`e_{k(i)} - r_i
+s_{k(i)}` reach to the smallest that enough of :math:`e_{k(i)} + r_i s_{k(i)}` do not exceed.
 
 Labelled cases also put what is estimated at :math:`e + s (t_i - e_i) / s_i`, each with its weight. The median of these
 is the corrected estimate: e without the error that it usually has. Their share below tau is the chance of a Dice below

@@ -9,7 +9,7 @@ A structure has a calibrated probability p and a share a. Its thresholds come fr
 - *inner mask* :math:`\{p \ge t\}`: at most a of it is something else, on average over groups; an empty one has no
   error. The loss is made monotone by the largest of all higher thresholds. t is the smallest that does, at least 0.5,
   so that an inner mask is part of the mask.
-- *label set* of a voxel: the classes of whose outer mask it is part (LAC), or the classes :math:`c` with
+- *label set* of a voxel: the classes whose outer mask has it (LAC), or the classes :math:`c` with
   :math:`\sum_{k: p_k > p_c} p_k + p_c \le q_c` (APS). The class that was decided always belongs to it. Of the voxels of
   a class at most a have a set without it, on average over groups that have the class. Every class has its own
   threshold, so frequent classes do not make up for a rare one.

@@ -220,7 +220,7 @@ class Judge:
         if bad is not None and bad > most:
             return [f"low expected Dice (as high in {100 * bad:.0f} % of bad masks)"]
         if bad is None and dice.low < tau:
-            return [f"low expected Dice (may be below {tau:g})"]
+            return [f"low expected Dice (its interval begins at {dice.low:.2f}, below {tau:g})"]
         return []
 
     def _says_nothing(self, dice: Span, number: int) -> list[str]:

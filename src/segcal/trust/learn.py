@@ -117,6 +117,8 @@ def learn_trust(
 ) -> Fitted:
     """Return the fitted calibrator with what it needs to say how far new cases can be trusted.
 
+    Of cases that had a part in the fit this takes as long as several fits; `report` and `progress` say how far it is.
+
     Args:
         fitted: what :func:`segcal.fit`, :func:`segcal.choose` or :func:`segcal.load` returned.
         cases: labelled cases. Those that had no part in the fit are used alone, if there are any and no other case of
@@ -166,11 +168,13 @@ def _learned(
     losses = np.full((rows, classes, 3, len(THRESHOLDS)), np.nan, np.float32)
     kept: list[ReferenceCase] = []
     units: set[str] = set()
+    done = 0
     for number, (calibrator, part) in enumerate(parts):
         fold = number if own_fits else ITSELF
         summer = Summer(part, [calibrator])
         for case_id, each in walk(part.ids, summer.of_raters, workers, failed, progress):
-            report(f"trust, case {case_id} of {len(chosen)}")
+            done += 1
+            report(f"trust, {done} of {len(chosen)} cases")
             for sums in each:
                 if sums.histograms is None:
                     raise InputError(

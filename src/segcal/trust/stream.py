@@ -25,6 +25,7 @@ from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Workers
 from segcal.documents import read_json, write_json
 from segcal.errors import ArtifactError, InputError
+from segcal.evaluation.evaluate import in_groups_of
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.division import group_names
 from segcal.fitting.fit import check_device
@@ -127,8 +128,19 @@ class Monitored:
         """Whether the calibrator still applies, as far as the stream says."""
         return self.drifted_at is None
 
+    @property
+    def limit(self) -> str:
+        """The limit of a small reference, in which no single group can be rare enough to be unusual; "" of others."""
+        needed = math.ceil(1 / self.rate - 1 - 1e-9)
+        if self.reference_draws >= needed:
+            return ""
+        return (
+            f"the reference has {self.reference_draws} groups, so that no single one is ever called unusual: a rate of "
+            f"{self.rate:g} needs {needed}; only the stream as a whole is watched"
+        )
+
     def __str__(self) -> str:
-        return self.verdict
+        return "\n".join(filter(None, (self.limit, self.verdict)))
 
 
 @typed
@@ -166,6 +178,7 @@ def monitor(
         if not 0 < value < 1:
             raise InputError(f"{name} is {value:g}, but a chance between 0 and 1 is needed. Use 0.01 for 1 in 100.")
     known, reference, opened = enter(fitted, known_reference, cases, declared)
+    opened = in_groups_of(known, opened)
     # A new case has no rater: of labelled ones one row each.
     reference = msgspec.structs.replace(reference, cases=tuple({each.id: each for each in reference.cases}.values()))
     if len({each.group for each in reference.cases}) < len(reference.cases) and not opened.groups:

@@ -34,13 +34,16 @@ from segcal.trust.sums import one_unit, reference_case
 
 LEVEL = 0.9
 PROMISES = {
-    HELD_OUT: "On average over {draws} like the reference, at least {level:g} % of the intervals hold what they bound.",
-    VALIDATION: "On average over {draws} like the reference, about {level:g} % of the intervals hold what they bound. "
-    "Nothing is proved, neither of inner and outer masks: the calibrator was compared with others on the reference.",
-    OUT_OF_FOLD: "On average over {draws} like the reference, about {level:g} % of the intervals hold what they bound "
-    "({proved}): the reference was judged by fits to other parts of it. Of inner and outer masks nothing is proved.",
+    HELD_OUT: "On average over {draws} like the reference, at least {level:g} % of the intervals contain the true "
+    "value.",
+    VALIDATION: "On average over {draws} like the reference, about {level:g} % of the intervals contain the true "
+    "value. Nothing is proved, also not for inner and outer masks: the calibrator was compared with others on the "
+    "reference.",
+    OUT_OF_FOLD: "On average over {draws} like the reference, about {level:g} % of the intervals contain the true "
+    "value ({proved}). Each reference case was judged by a fit without it. For inner and outer masks nothing is "
+    "proved.",
 }
-CASES, GROUPS = "cases", "groups (each counts the same, however many cases it has)"
+CASES, GROUPS = "cases", "groups of equal weight"
 
 
 @typed
@@ -115,7 +118,8 @@ def promise_of(reference: Reference, judge: Judge) -> str:
     if reference.source != OUT_OF_FOLD:
         proved = ""
     elif reference.chosen or not reference.folds:
-        missing = "its kind or strengths were chosen on them" if reference.chosen else "an older segcal kept no folds"
+        chosen = "the calibrator or its strengths were chosen on these cases"
+        missing = chosen if reference.chosen else "an older segcal kept no folds"
         proved = f"nothing is proved: {missing}"
     else:
         size = max(Counter({each.group: each.fold for each in reference.cases}.values()).values())

@@ -1,6 +1,6 @@
 r"""NIfTI: one file per case with classes last (x, y, z, class), as viewers and nibabel have it; or one file per class.
 
-A five-dimensional file (x, y, z, 1, class), the standard's own place for vectors, is read as well. Of files per class
+A five-dimensional file (x, y, z, 1, class), the standard's own form of vectors, is read as well. Of files per class
 (``CASE_0.nii.gz``, ``CASE_1.nii.gz``, ...) names are read by a regular expression with the groups ``id`` and ``cls``.
 The class numbers of a case must be 0, 1, ..., C - 1.
 """

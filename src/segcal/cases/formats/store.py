@@ -1,8 +1,8 @@
 r"""segcal's own store: ``dataset.json`` and one ``CASE.safetensors`` per case.
 
-Scores are kept as float16 :math:`\log S(z)`, which loses nine times fewer decisions than float16 logits. Beside them
-are the free energy :math:`F(z)` in float32 beside them, so that :math:`z = \log S(z) + F(z)` keeps its offset, and the
-winning class as an integer, so near ties keep their decision. ``docs/data-format.md`` describes every field.
+Scores are kept as float16 :math:`\log S(z)`, which loses nine times fewer decisions than float16 logits. There are also
+the free energy :math:`F(z)` in float32, so that :math:`z = \log S(z) + F(z)` keeps its offset, and the winning class as
+an integer, so near ties keep their decision. ``docs/data-format.md`` describes every field.
 """
 
 import json

@@ -64,7 +64,7 @@ class ZarrArray(NamedTuple):
         return tuple(self.array.shards or self.array.chunks)
 
     def read(self, index: Sequence[slice]) -> np.ndarray:
-        """Read a part, after a look at its chunks."""
+        """Read a block, after a look at its chunks."""
         shape = self.metadata["chunk_grid"]["configuration"]["chunk_shape"]
         with reading(self.path):
             for file in (self.path / key for key in self._keys(index)):
@@ -73,13 +73,13 @@ class ZarrArray(NamedTuple):
             return np.asarray(self.array[tuple(index)])
 
     def lacking(self, index: Sequence[slice]) -> str:
-        """Name the first chunk (or shard) of a part that has no file and would be read as the fill value, if any."""
+        """Name the first chunk (or shard) of a block that has no file and would be read as the fill value, if any."""
         with reading(self.path):
             absent = next((key for key in self._keys(index) if not (self.path / key).is_file()), None)
         return "" if absent is None else f"lacks the chunk {absent} and perhaps others"
 
     def _keys(self, index: Sequence[slice]) -> Iterator[str]:
-        """Return the names of the chunks (or shards) that a part lies in."""
+        """Return the names of the chunks (or shards) that a block lies in."""
         spans = [range(one.start // step, -(-one.stop // step)) for one, step in zip(index, self.tile, strict=True)]
         return map(self.array.metadata.encode_chunk_key, product(*spans))
 

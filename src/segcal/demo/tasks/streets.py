@@ -2,7 +2,7 @@
 
 It stands for urban street scenes. Poles, signs and people are small and rare; leaves let the sky through and are
 labelled solid; far objects are sometimes forgotten. The annotator's outline is off by a pixel or so; the frame of
-the image and the own bonnet have no label. A function per object paints it at a place of the world; `label` is the
+the image and the own bonnet have no label. A function per object paints it at a position of the world; `label` is the
 class it gets, or KEEP where the labels forget it.
 
 World coordinates are metres: X to the right, Y up from the road, Z along it. A point appears at column

@@ -37,7 +37,7 @@ TISSUE = {
 class NoiseFields:
     """Random fields of one case, in blobs of a given size in in-plane voxels.
 
-    A field is made once for each size. Each use moves it by a random shift, around the edges: this takes a tenth of the
+    A field is made once for each size. Each use moves it by a random shift, around the edges. This takes a tenth of the
     time of a new one, and fields look unrelated.
     """
 
@@ -74,7 +74,7 @@ def mixed(contrasts: Field, part: Field, intensity: tuple[float, ...]) -> Field:
 
 
 def draw_brain(rng: Rng, noise: NoiseFields) -> Brain:
-    """Draw a brain of random size, place, tilt and folding."""
+    """Draw a brain of random size, position, tilt and folding."""
     axes = _turned_axes(rng)
     back, side, up = axes
     size = rng.uniform(0.92, 1.06)
@@ -133,7 +133,7 @@ def draw(rng: Rng) -> Sample:
 
 def _grow(rng: Rng, noise: NoiseFields, brain: Brain, contrasts: Field, parts: Field) -> Field:
     """Add a tumour to the contrasts and to the shares of each class, which later tumours cover."""
-    # Around a random place in the white matter that is not too near the surface.
+    # Around a random voxel of the white matter that is not too near the surface.
     centre = int(rng.choice(np.flatnonzero((brain.white > 0.8) & (brain.depth < -5))))
     back, side, up = (axis - axis.flat[centre] for axis in brain.axes)
     stretch = rng.uniform(0.75, 1.3, 3)

@@ -1,6 +1,6 @@
 """Results as one HTML file: the page of a document (:mod:`segcal.report.document`), and a worklist of objects.
 
-The document is embedded as JSON, and the page's own script draws everything from it. Names may come from anywhere. In
+The document is embedded as JSON, and the page's own script makes everything from it. Names may come from anywhere. In
 the JSON every character that could end a script or begin a tag is escaped; the script only ever sets text; markup is
 escaped. The file's content security policy allows its own script and style by their digests, and nothing else from
 anywhere.
@@ -30,7 +30,7 @@ EVALUATION_PAGE, TRUST_PAGE, BENCHMARK_PAGE, WORKLIST = (
     re.compile(rb"<!doctype html>.{1,2000}<title>segcal " + title, re.DOTALL)
     for title in (b"report: evaluation of ", b"report: trust in ", b"report: (?!evaluation of |trust in )", b"objects")
 )
-# The page's script, in the order in which its parts need each other.
+# The page's script, in the order in which its files need each other.
 SCRIPTS = (
     "dom.js", "colours.js", "format.js", "verdict.js", "chart.js", "reliability.js", "table.js", "maps.js", "cases.js",
     "panels.js", "scatter.js", "trust.js", "provenance.js", "main.js",
@@ -48,7 +48,7 @@ ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 def asset(name: str, **parts: str) -> str:
     """Return a file of the page's own, with these parts in their places."""
     text = (files("segcal.report.page") / "assets" / name).read_text("utf-8")
-    # One pass over the file: what the parts hold is not looked at.
+    # One pass over the file: what the texts hold is not looked at.
     return re.sub(r"%%(\w+)%%", lambda found: parts[found[1]], text) if parts else text
 
 
