@@ -42,6 +42,12 @@ class Raters:
     form: Form
     weights: tuple[int, ...]
 
+    def __str__(self) -> str:
+        if self.form == "shares":
+            return f"shares in {self.weights[0]} votes"
+        weighted = f" with weights {', '.join(map(str, self.weights))}" if len(set(self.weights)) > 1 else ""
+        return f"{len(self.weights)} raters{weighted}"
+
     @classmethod
     def declared(
         cls, form: str | None, count: int | None, weights: Sequence[int] | None, folders: int = 1

@@ -48,6 +48,7 @@ class Evaluation:
         parts: by stage, metric and case, the tables of metrics that pool voxels over cases.
         calibrator: 16 digits of the digest of the calibrator; None without one, and for a function.
         fitted_on: how many of the cases have names of cases that the calibrator was fitted or chosen on.
+        raters: in words, the several raters of the cases and of the fit; "" of one.
     """
 
     rows: list[Row]
@@ -59,6 +60,7 @@ class Evaluation:
     parts: Mapping[str, Mapping[str, Mapping[str, AdditiveTable]]] = field(default_factory=dict, repr=False)
     calibrator: str | None = None
     fitted_on: int = 0
+    raters: str = ""
 
     @typed
     def to_csv(self, path: str | os.PathLike[str]) -> None:
@@ -109,6 +111,7 @@ class Evaluation:
             "after": plain(self.after),
             "change": plain(self.change),
             "calibrator": self.calibrator,
+            "raters": self.raters,
             "rows": self.rows,
         }
 
@@ -203,6 +206,7 @@ def _notes(result: Evaluation, width: int) -> list[str]:
     binned: dict[str, list[str]] = {}
     for name, metric in result.metrics.items():
         binned.setdefault(metric.convention, []).append(name)
+    notes += [result.raters] if result.raters else []
     notes += [f"{', '.join(names)}: {convention}" for convention, names in binned.items() if convention]
     nowhere = [name for name in result.metrics if not result._defined(name)]
     if nowhere:
@@ -227,7 +231,7 @@ def plain_by_part(results: Mapping[str, Evaluation]) -> dict[str, object]:
     documents: dict[str, dict[str, object]] = {}
     for name, result in results.items():
         plain = result.to_plain()
-        kept = {key: plain[key] for key in ("before", "after", "change", "level", "calibrator")}
+        kept = {key: plain[key] for key in ("before", "after", "change", "level", "calibrator", "raters")}
         documents[name] = {"part": name, **kept, "cases": len({row["case"] for row in result.rows})}
     first, *rest = documents.values()
     return {**first, "fitted_on": rest[0] if rest else None}

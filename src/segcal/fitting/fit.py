@@ -158,6 +158,7 @@ def fit_to(
         calibration_ids=cases.ids,
         validation_ids=() if validation is None else validation.ids,
         origin=cases.origin,
+        raters=cases.raters,
     )
 
 

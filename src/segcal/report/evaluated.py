@@ -25,6 +25,7 @@ from segcal.evaluation.audit import audit
 from segcal.evaluation.evaluate import FITTED_ON, check_match, divide_by_part, evaluate
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import to_fitted
+from segcal.metrics.raters import in_votes
 from segcal.names import class_titles
 from segcal.report import document as doc
 from segcal.report import images
@@ -167,8 +168,7 @@ def evaluation_document(
 def _parts(result: Evaluation, stage: str) -> Mapping[str, Curve]:
     found = result.parts.get(stage, {}).get("ace", {})
     votes = getattr(result.metrics["ace"].value, "total", 1) if found else 1  # counts are of votes, sums of voxels
-    curves = {case_id: part for case_id, part in found.items() if isinstance(part, Curve)}
-    return {case_id: Curve(one.count, one.right, one.confidence * votes) for case_id, one in curves.items()}
+    return {case_id: in_votes(part, votes) for case_id, part in found.items() if isinstance(part, Curve)}
 
 
 def _curves(result: Evaluation, stage: str) -> doc.Curves:
