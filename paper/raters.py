@@ -52,7 +52,7 @@ from segcal.summary import difference, estimate
 RATERS = 10
 # Pixels: the spread of biases between raters, the size of a rater's own error, and how far it is alike.
 BIAS, ERROR, LENGTH = 0.6, 1.0, 8.0
-TEST_SHARE, FAR, TRUSTED = 0.4, 10, 8
+TEST_SHARE, FAR, TRUSTED = 0.4, 10, 3
 METRICS = ("nll", "brier", "ece", "ba_ece", "cece", "dice", "accuracy", "flip_rate")
 SHOWN = (
     "nll", "kl_to_share", "brier", "brier_to_share", "ece", "ba_ece", "dice", "dice (majority)", "volume_crps",
@@ -132,15 +132,15 @@ class Study:
         return FitData(cases.subset(ids), None, drawn.subset(ids), None)
 
     def divisions(self, count: int) -> Iterator[Division]:
-        """Yield the random divisions, and those by site."""
-        for seed in range(count):
-            split = divide(self.cases, 0.0, TEST_SHARE, seed)
-            yield Division("random", f"seed {seed}", split.cal.ids, split.test.ids)
+        """Yield the divisions by site, and the random ones."""
         sites = disease(self.cases)
         for number in (1, 2):
             for chosen in combinations(sorted(set(sites.values())), number):
                 cal, test = ([i for i in self.cases.ids if (sites[i] in chosen) == own] for own in (True, False))
                 yield Division("sites", "+".join(chosen), cal, test)
+        for seed in range(count):
+            split = divide(self.cases, 0.0, TEST_SHARE, seed)
+            yield Division("random", f"seed {seed}", split.cal.ids, split.test.ids)
 
     def measure(self, division: Division) -> dict[str, Numbers]:
         """Return the numbers of every test case with each way to calibrate."""
@@ -263,8 +263,8 @@ def main() -> None:
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--divisions", type=int, default=20, metavar="N", help="random ones")
     parser.add_argument("--cases", type=int, default=30, metavar="N")
-    parser.add_argument("--voxels", type=int, default=1000, metavar="N", help="of each case, to fit to")
-    parser.add_argument("--every", type=int, default=2, metavar="N", help="only each n-th slice of a volume")
+    parser.add_argument("--voxels", type=int, default=500, metavar="N", help="of each case, to fit to")
+    parser.add_argument("--every", type=int, default=3, metavar="N", help="only each n-th slice of a volume")
     parser.add_argument("--table", type=Path, metavar="CSV", help="default: OUT/raters.csv")
     parser.add_argument("--cost", action="store_true")
     given = parser.parse_args()

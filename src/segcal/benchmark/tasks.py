@@ -185,7 +185,7 @@ _FolderTable = defstruct(
     "_FolderTable",
     [
         ("members", tuple[Text, ...]),
-        ("labels", Text | tuple[Text, ...]),
+        ("labels", tuple[Text, ...]),  # msgspec frees a pattern twice in a union with an array
         *((each.name, _KINDS[each.metadata["plain"]], None) for each in _DECLARED),
     ],
     bases=(_Shared,),
@@ -243,7 +243,10 @@ def read_task(entry: object, where: str) -> Task:
     if isinstance(entry, dict) and "embedded" in entry:
         task: Task = read_table(entry, where, EmbeddedTask)
     else:
+        if isinstance(entry, dict) and isinstance(entry.get("labels"), str):
+            entry = entry | {"labels": [entry["labels"]]}
         found = structs.asdict(read_table(entry, where, _FolderTable))
+        found["labels"] = found["labels"] if len(found["labels"]) > 1 else "".join(found["labels"])
         options = ReadOptions(**{each.name: found.pop(each.name) for each in _DECLARED})
         task = FolderTask(**found, options=options)
     if task.name[:1] in ("", ".") or not all(letter.isalnum() or letter in "-_." for letter in task.name):

@@ -207,7 +207,7 @@ def _monitoring(fitted: Fitted) -> doc.Monitoring | None:
     levels = tuple(level for level in TRUST_LEVELS if draws >= draws_needed(level))
     objects = 0 if fitted.objects is None else len(fitted.objects.cases)
     regions = isinstance(fitted.calibrator, PerRegion)
-    return doc.Monitoring(len({case.id for case in reference.cases}), draws, reference.source, levels, regions, objects)
+    return doc.Monitoring(len(reference.ids), draws, reference.source, levels, regions, objects)
 
 
 def _hashed(fitted: Fitted, cases: Sequence[str]) -> doc.CaseSet:

@@ -141,7 +141,7 @@ def _results(summary: Summary, title: str, blocks: Sequence[tuple[str, str, str]
         (task, other, heading, name)
         for task, other, heading in blocks
         for name in SHOWN
-        if any(name in own for key, own in numbers.items() if key[:2] == (task, other))
+        if name in summary.metrics and any(name in own for key, own in numbers.items() if key[:2] == (task, other))
     ]
     columns = tuple(
         replace(SHOWN[name], span=heading, better=summary.metrics[name].better) for _, _, heading, name in shown
@@ -158,7 +158,13 @@ def _results(summary: Summary, title: str, blocks: Sequence[tuple[str, str, str]
                 rows.append(Row(pipeline + mark, cells, facts.latex + latex))
         if rows:
             groups.append(Group(group.title, tuple(rows)))
-    return Table(title, "Pipeline", columns, tuple(groups), _notes(summary, intervals))
+    return Table(
+        title,
+        "Pipeline",
+        columns,
+        tuple(groups),
+        _notes(summary, intervals, any(name == "rater_entropy" for *_, name in shown)),
+    )
 
 
 def _cell(metrics: Mapping[str, Estimate] | None, name: str, facts: PipelineFacts, intervals: bool) -> Cell:
@@ -169,14 +175,14 @@ def _cell(metrics: Mapping[str, Estimate] | None, name: str, facts: PipelineFact
     return Cell(found.value, found.low, found.high) if intervals else Cell(found.value)
 
 
-def _notes(summary: Summary, intervals: bool) -> tuple[str, ...]:
+def _notes(summary: Summary, intervals: bool, raters: bool) -> tuple[str, ...]:
     level = 100 * summary.bootstrap.level
     notes = ["DSC and Flip in %. — not applicable; × not translation-invariant. Bold: best of the column as shown."]
     notes += BINS
-    if "rater_entropy" in summary.metrics:
+    if raters:
         notes.append(
-            "Of several raters, numbers are means over raters. None has an NLL below the least NLL, which stands "
-            "beside it; DSC of raters is that of each pair of them."
+            "Numbers are means over raters. The least NLL is what raters themselves leave, and DSC of raters that of "
+            "each pair of them."
         )
     if intervals:
         notes.append(
