@@ -12,7 +12,7 @@ marked there. Memory grows neither with raters nor with classes. Shares without 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, cast, get_args
+from typing import Literal, Self, TypeAlias, cast, get_args
 
 import numpy as np
 import torch
@@ -26,6 +26,10 @@ from segcal.types import IGNORED
 # One label map per rater; all of them along the first axis; one bit of a whole number per rater; or a share per class.
 Form = Literal["maps", "axis", "bits", "shares"]
 FORMS = get_args(Form)
+Ints: TypeAlias = np.ndarray
+Weights: TypeAlias = tuple[int, ...]
+# How a user declares them.
+DECLARED = ("raters", "num_raters", "rater_weights")
 # Bits of bit masks, votes that still add up exactly over all voxels, and how far shares may miss a sum of 1.
 MOST_BITS, MOST_VOTES, TOLERANCE = 62, 1 << 20, 1e-3
 
@@ -40,16 +44,27 @@ class Raters:
     """
 
     form: Form
-    weights: tuple[int, ...]
+    weights: Weights
+
+    def __str__(self) -> str:
+        if self.form == "shares":
+            return f"shares in {self.weights[0]} votes"
+        weighted = f" with weights {', '.join(map(str, self.weights))}" if len(set(self.weights)) > 1 else ""
+        return f"{len(self.weights)} raters{weighted}"
 
     @classmethod
     def declared(
-        cls, form: str | None, count: int | None, weights: Sequence[int] | None, folders: int = 1
+        cls,
+        raters: str | None = None,
+        num_raters: int | None = None,
+        rater_weights: Sequence[int] | None = None,
+        folders: int = 1,
     ) -> "Raters | None":
         """Return what a user declares, if anything; `folders` is how many folders of labels there are."""
-        if form is None and count is None and weights is None and folders < 2:
+        count, weights = num_raters, rater_weights
+        if raters is None and count is None and weights is None and folders < 2:
             return None
-        form = "maps" if form is None and folders > 1 else form
+        form = "maps" if raters is None and folders > 1 else raters
         if form not in FORMS or (form == "maps") != (folders > 1):
             raise InputError(
                 f"raters is {form!r} with {folders} folders of labels, but several folders are 'maps', and one folder "
@@ -79,7 +94,7 @@ class Raters:
         masks = check_labels(given, name, space, 1 << len(self.weights), ignore)
         found, code = np.unique(masks.numpy(), return_inverse=True)
         marks = np.where(found[:, None] == IGNORED, IGNORED, found[:, None] >> np.arange(len(self.weights)) & 1)
-        return Votes.made(code.reshape(space), marks.astype(np.int32), None, self.weights, classes)
+        return Votes.made(code.reshape(space), marks.astype(np.int32), self.weights, classes)
 
     def of_maps(self, maps: Iterable[tuple[int, np.ndarray]], classes: int | None) -> "Votes":
         """Return the votes of label maps by the number of their rater; negative labels do not count.
@@ -106,7 +121,7 @@ class Raters:
             table = np.concatenate([table, more])
         used = np.bincount(code, minlength=len(table)) > 0
         code = (np.cumsum(used, dtype=np.int32) - 1)[code].reshape(space)
-        return Votes.made(code, table[used], None, self.weights, classes)
+        return Votes.made(code, table[used], self.weights, classes)
 
 
 @dataclass(frozen=True)
@@ -133,17 +148,12 @@ class Votes:
     code: Tensor
     marks: np.ndarray | None
     count: np.ndarray
-    weights: tuple[int, ...]
+    weights: Weights
 
     @classmethod
     def made(
-        cls,
-        code: np.ndarray,
-        marks: np.ndarray | None,
-        count: np.ndarray | None,
-        weights: tuple[int, ...],
-        classes: int | None,
-    ) -> "Votes":
+        cls, code: Ints, marks: Ints | None, weights: Weights, classes: int | None, count: Ints | None = None
+    ) -> Self:
         """Return votes of patterns; where only marks are given they are counted."""
         kept = code.astype(np.uint8 if code.max(initial=0) < 256 else np.int32, copy=False)
         if count is None:
@@ -199,12 +209,12 @@ class Votes:
         none = np.zeros((1, self.count.shape[1]), np.int64)
         marks = None if self.marks is None else np.pad(self.marks, ((0, 1), (0, 0)), constant_values=IGNORED)
         code = self.code.int().where(mask, len(self.count)).numpy()
-        return Votes.made(code, marks, np.concatenate([self.count, none]), self.weights, None)
+        return Votes.made(code, marks, self.weights, None, np.concatenate([self.count, none]))
 
     def region(self, regions: Regions, number: int) -> "Votes":
         """Return the votes for off and on of one region."""
         marks = regions.truth(torch.from_numpy(self.marks), number).numpy()
-        return Votes.made(self.code.numpy(), marks, None, self.weights, 2)
+        return Votes.made(self.code.numpy(), marks, self.weights, 2)
 
     def part(self, where: slice | Tensor) -> "Votes":
         """Return the votes of some voxels, along one axis."""
@@ -258,4 +268,4 @@ def _of_shares(given: np.ndarray, name: str, space: tuple[int, ...], total: int,
         count, code = np.stack([np.arange(total, -1, -1), np.arange(total + 1)]), votes[1]
     else:
         count, code = np.unique(votes, axis=1, return_inverse=True)
-    return Votes.made(code.reshape(space), None, np.ascontiguousarray(count.T), (total,), classes)
+    return Votes.made(code.reshape(space), None, (total,), classes, np.ascontiguousarray(count.T))

@@ -151,10 +151,11 @@ class MetricFacts(Struct, frozen=True):
     pooled: bool
 
 
-class TaskFacts(Struct, frozen=True):
+class TaskFacts(Struct, frozen=True, omit_defaults=True):
     """A task that was fitted on: how many cases it has, and per repeat its test voxels and the sizes of its subsets.
 
-    `offsets` are the spread of the pooled logits' free energy, by case that was tested in some repeat.
+    `offsets` are the spread of the pooled logits' free energy, by case that was tested in some repeat; `raters` are
+    several, in words.
     """
 
     name: str
@@ -168,6 +169,7 @@ class TaskFacts(Struct, frozen=True):
     val: tuple[int, ...]
     test: tuple[int, ...]
     offsets: dict[str, float | None]
+    raters: str = ""
 
 
 class RowGroup(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import segcal
@@ -102,3 +103,43 @@ def test_two_declarations_of_one_thing_are_refused(folders):
 def test_what_is_kept_of_a_case_has_its_votes(folders):
     cases = opened(folders).keeping(1 << 20)
     assert cases.read("case0").votes is cases.read("case0").votes
+
+
+@pytest.mark.parametrize("form", ["axis", "shares", "bits"])
+def test_a_loader_gives_what_arrays_give(form):
+    rng = np.random.default_rng(2)
+    classes = 2 if form == "bits" else 3
+    logits = rng.normal(size=(7, classes, 9, 8)).astype("f4")
+    maps = rng.integers(0, classes, (7, 4, 9, 8))
+    labels = {
+        "axis": maps,
+        "shares": np.stack([(maps == c).mean(1) for c in range(classes)], 1).astype("f4"),
+        "bits": (maps << np.arange(4)[:, None, None]).sum(1),
+    }[form]
+    declared = {"raters": form, "num_raters": 4}
+    batches = [(torch.from_numpy(logits[k : k + 3]), torch.from_numpy(labels[k : k + 3])) for k in (0, 3, 6)]
+    wanted = segcal.as_cases(list(logits), list(maps), raters="axis")
+    for data in (batches, iter(batches), torch.utils.data.DataLoader(_Pairs(logits, labels), batch_size=2)):
+        cases = segcal.as_cases(data, **declared)
+        for case, other in zip(cases, wanted, strict=True):
+            assert (case.votes.count[case.votes.code.numpy()] == other.votes.count[other.votes.code.numpy()]).all()
+    model = torch.nn.Identity()
+    run = segcal.as_cases(batches, model=model, **declared)
+    assert segcal.fit("ts", run).calibrator.temperature == pytest.approx(
+        segcal.fit("ts", wanted).calibrator.temperature, rel=1e-9
+    )
+    with pytest.raises(InputError, match="the number of raters must be declared"):
+        segcal.as_cases(batches, raters=form)
+
+
+class _Pairs(torch.utils.data.Dataset):
+    """Scores and labels of one case after the other."""
+
+    def __init__(self, *columns):
+        self.columns = columns
+
+    def __len__(self):
+        return len(self.columns[0])
+
+    def __getitem__(self, number):
+        return tuple(column[number] for column in self.columns)

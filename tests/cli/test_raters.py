@@ -39,6 +39,16 @@ def test_a_calibrator_of_raters_is_fitted_measured_and_shown(folder, capsys):
     run("evaluate p --labels a b --kind logits --calibrator cal --report page.html --json --quiet")
     found = json.loads(capsys.readouterr().out)
     assert "rater_entropy" in str(found)
+    assert found["raters"] == "labels of 2 raters: every vote counts once"
+    run("evaluate p a --kind logits --calibrator cal --metrics nll")
+    assert "the calibrator was fitted to labels of 2 raters" in capsys.readouterr().out
+    run("audit cal")
+    assert "for pooling single; labels of 2 raters" in capsys.readouterr().out
+    run("audit cal --json")
+    assert json.loads(capsys.readouterr().out)["raters"] == {"form": "maps", "weights": [1, 1]}
+    run("card cal -o card.md")
+    assert "labels of 2 raters" in (folder / "card.md").read_text("utf-8")
+    capsys.readouterr()
     page = (folder / "page.html").read_text("utf-8")
     assert "Where experts disagree" in page
     assert re.search(r'"raters":\s*\{"png"', page)
@@ -50,14 +60,6 @@ def test_what_needs_one_label_refuses(folder, capsys):
     np.save(folder / "a" / "case0.npy", np.zeros((16, 14), "u1"))
     run("fit p --labels a b --kind logits --calibrator lts -o cal", 2)
     assert "needs one label per voxel" in capsys.readouterr().err
-    (folder / "protocol.toml").write_text(
-        'repeats = 1\nmetrics = ["nll"]\nstudies = []\nsplit = {cal = 5, val = 3}\n'
-        'pipelines = [{pooling = "single", calibrator = "ts"}]\n'
-        'tasks = [{name = "t", members = ["p"], labels = "a", kind = "logits", raters = "bits", num_raters = 2}]\n',
-        "utf-8",
-    )
-    run("benchmark protocol.toml -o results", 2)
-    assert "a benchmark needs one label per voxel" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore::segcal.errors.SuspicionWarning")

@@ -1,5 +1,7 @@
 """Fits to several raters: the optimum of scipy, that of repeated labels, and what cannot be fitted."""
 
+import json
+
 import numpy as np
 import pytest
 import scipy
@@ -114,11 +116,35 @@ def test_neighbourhoods_and_other_uses_of_one_label_are_refused(tmp_path):
     with pytest.raises(InputError, match="learns from whole neighbourhoods"):
         segcal.fit("lts", cases)
     fitted = segcal.fit("ts", cases)
-    with pytest.raises(InputError, match="objects needs one label"):
-        segcal.learn_objects(fitted, cases)
     with pytest.raises(InputError, match="a store needs one label"):
         segcal.convert(cases, tmp_path / "store")
     shares = [np.stack([(own == c).mean(0) for c in range(CLASSES)]) for own in maps]
     soft = ArrayCases(logits, [own / own.sum(0) for own in shares], raters="shares", num_raters=12)
     with pytest.raises(InputError, match="trust of regions or of shares needs one label"):
         segcal.learn_trust(fitted, soft)
+
+
+@pytest.mark.parametrize("form", ["axis", "shares"])
+def test_an_artefact_says_whose_labels_it_was_fitted_to(form, tmp_path):
+    logits, maps = task()
+    if form == "axis":
+        cases = ArrayCases(logits, maps, raters="axis", ignore=9, rater_weights=[2, 1, 1, 1])
+        declared, words = {"form": "axis", "weights": [2, 1, 1, 1]}, "4 raters with weights 2, 1, 1, 1"
+    else:
+        shares = [np.stack([(own == c).mean(0) for c in range(CLASSES)]) for own in maps]
+        cases = ArrayCases(logits, [own / own.sum(0) for own in shares], raters="shares", num_raters=12)
+        declared, words = {"form": "shares", "weights": [12]}, "shares in 12 votes"
+    fitted = segcal.fit("ts", cases)
+    segcal.save(fitted, tmp_path / "cal")
+    assert json.loads((tmp_path / "cal" / "calibrator.json").read_text("utf-8"))["raters"] == declared
+    again = segcal.load(tmp_path / "cal")
+    assert again.raters == cases.raters
+    assert f"labels of {words}" in repr(again)
+    assert segcal.card(again, path=tmp_path / "card.md").description.raters == words
+    assert f"labels of {words}" in (tmp_path / "card.md").read_text("utf-8")
+    assert f"labels of {words}: every vote counts once" in str(segcal.evaluate(cases, again, metrics=["nll"]))
+    one = ArrayCases(logits, [own[0] for own in maps], ignore=9)
+    assert f"was fitted to labels of {words}" in str(segcal.evaluate(one, again, metrics=["nll"]))
+    before = segcal.fit("ts", one)
+    assert (before.raters, segcal.evaluate(one, before, metrics=["nll"]).raters) == (None, "")
+    assert "was fitted to labels of one rater" in segcal.evaluate(cases, before, metrics=["nll"]).raters

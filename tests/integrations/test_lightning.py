@@ -48,12 +48,12 @@ def loader():
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(IMAGES, LABELS), batch_size=4)
 
 
-def trained(callback, folder, module=None, **options):
+def trained(callback, folder, module=None, data=None, **options):
     trainer = lightning.Trainer(
         max_epochs=1, accelerator="cpu", devices=options.pop("devices", 1), logger=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=folder, callbacks=[callback], **options,
     )  # fmt: skip
-    trainer.fit(module or Module(), loader(), loader())
+    trainer.fit(module or Module(), data or loader(), data or loader())
     return trainer
 
 
@@ -106,3 +106,15 @@ def test_two_ranks_fit_the_same(tmp_path):
     first, second = (float((tmp_path / f"{rank}.txt").read_text()) for rank in range(2))
     assert first == second
     assert first == pytest.approx(segcal.fit("ts", IMAGES, LABELS, ignore=255).calibrator.temperature, rel=1e-6)
+
+
+def test_it_fits_to_the_share_of_raters(tmp_path):
+    maps = (IMAGES[:, None] / 3 + torch.from_numpy(RNG.gumbel(size=(10, 4, 3, 9, 8)))).argmax(2)
+    shares = torch.stack([(maps == c).float().mean(1) for c in range(3)], 1)
+    callback = CalibrationCallback("ts", raters="shares", num_raters=4)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(IMAGES, shares), batch_size=4)
+    trainer = trained(callback, tmp_path, data=data)
+    expected = segcal.fit("ts", segcal.ArrayCases(IMAGES, maps, raters="axis"))
+    assert callback.fitted.calibrator.temperature == pytest.approx(expected.calibrator.temperature, rel=1e-6)
+    assert str(callback.fitted.raters) == "shares in 4 votes"
+    assert "calibration/rater_entropy_after" in trainer.callback_metrics

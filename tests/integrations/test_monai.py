@@ -132,3 +132,19 @@ def test_what_does_not_fit_is_one_sentence(fitted):
         ours.CalibrationTableMetric("ece", 3, kind="logits")(LOGITS)
     with pytest.warns(SuspicionWarning, match="kind"):
         ours.CalibrateLogits(fitted)(LOGITS[0].softmax(0))
+
+
+@pytest.mark.parametrize("form", ["axis", "shares", "bits"])
+def test_a_meter_takes_the_labels_of_several_raters(form):
+    logits = LOGITS[:, :2]
+    maps = torch.randint(0, 2, (4, 5, 9, 8, 7), generator=torch.Generator().manual_seed(3))
+    labels = {
+        "axis": maps,
+        "shares": torch.stack([(maps == c).float().mean(1) for c in range(2)], 1),
+        "bits": (maps << torch.arange(5)[:, None, None, None]).sum(1, keepdim=True),
+    }[form]
+    metric = ours.CalibrationTableMetric("ece", 2, "logits", raters=form, num_raters=5)
+    metric(y_pred=logits[:1], y=labels[:1])
+    metric(y_pred=logits[1:], y=labels[1:])
+    wanted = segcal.evaluate(segcal.ArrayCases(logits, maps, raters="axis"), metrics=["ece"]).before["ece"].value
+    assert float(metric.aggregate()) == pytest.approx(wanted, rel=1e-6)

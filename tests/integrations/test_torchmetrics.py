@@ -31,6 +31,23 @@ def test_it_is_the_metric_of_segcal_however_it_is_divided(name, average):
     assert np.isnan(float(whole.compute()))
 
 
+@pytest.mark.parametrize("name", ["ece", "ace", "nll", "dice"])
+def test_several_raters_add_up_over_batches(name):
+    maps = torch.randint(0, 3, (6, 4, 7, 5), generator=torch.Generator().manual_seed(2))
+    wanted = segcal.evaluate(segcal.ArrayCases(LOGITS, maps, raters="axis"), metrics=[name]).before[name].value
+    shares = torch.stack([(maps == c).float().mean(1) for c in range(3)], 1)
+    for labels, form in ((maps, "axis"), (shares, "shares")):
+        if (name, form) == ("dice", "shares"):
+            continue
+        metric = SegmentationCalibration(name, 3, kind="logits", raters=form, num_raters=4)
+        metric.update(LOGITS[:4], labels[:4])
+        metric.update(LOGITS[4:], labels[4:])
+        assert float(metric.compute()) == pytest.approx(wanted, rel=1e-6)
+        curve = metric.reader.curve(metric._row())
+        assert curve.count.sum() == 4 * LABELS.numel()
+        assert curve.confidence.sum() == pytest.approx(4 * float(LOGITS.softmax(1).amax(1).sum()), rel=1e-5)
+
+
 def test_a_collection_and_a_state_dict():
     names = ("ece", "nll", "brier")
     both = torchmetrics.MetricCollection({name: SegmentationCalibration(name, 3, kind="logits") for name in names})

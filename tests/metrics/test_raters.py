@@ -188,3 +188,30 @@ def test_a_case_without_disagreement_or_votes_counts():
     counted = count_logits(torch.randn(2, 6), votes.labels(), votes=votes, predict=True).tables
     assert counted.likelihood.voxels == 0
     assert counted.confusion.ignored == 6
+
+
+def test_meters_take_every_form_batch_by_batch():
+    logits, maps = task(6)
+    maps = [np.where(own == 7, 0, own) for own in maps]
+    shares = [np.stack([(own == c).mean(0) for c in range(CLASSES)]).astype("f4") for own in maps]
+    names = ["nll", "brier", "ece", "ba_ece", "ace", "cece", "accuracy"]
+    wanted = segcal.evaluate(ArrayCases(logits, maps, raters="axis"), metrics=[*names, "dice"]).before
+    for labels, form in ((maps, "axis"), (shares, "shares")):
+        meter = segcal.metrics.meter(*names, "dice", raters=form, num_raters=RATERS)
+        for start in (0, 2, 5):
+            rows = slice(start, {0: 2, 2: 5, 5: 6}[start])
+            meter.update(np.stack(logits[rows]), np.stack(labels[rows]))
+        found = meter.compute()
+        for name in [*names, "rater_entropy", "dice (majority)", *(["volume_crps", "dice"] if form == "axis" else [])]:
+            assert found[name] == pytest.approx(wanted[name].value, rel=1e-9), name
+        ace = segcal.metrics.ace(np.stack(logits), np.stack(labels), raters=form, num_raters=RATERS)
+        assert ace == pytest.approx(wanted["ace"].value, rel=1e-9)
+    assert segcal.metrics.dice(
+        np.stack(logits), np.stack(maps), raters="axis", rater_weights=[1] * RATERS
+    ) == pytest.approx(wanted["dice"].value)
+    with pytest.raises(InputError, match="dice compares label maps, but shares hold none"):
+        segcal.metrics.dice(np.stack(logits), np.stack(shares), raters="shares", num_raters=RATERS)
+    flips = segcal.metrics.flip_rate(
+        np.stack(logits), np.stack(maps), raters="axis", num_raters=RATERS, reference=np.stack(logits).argmax(1) * 0
+    )
+    assert flips == pytest.approx(np.mean([np.mean(z.argmax(0) != 0) for z in logits]))

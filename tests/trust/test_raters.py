@@ -48,6 +48,9 @@ def test_intervals_cover_the_volumes_of_raters():
     fitted = segcal.learn_trust(segcal.fit("ts", split.cal), split.cal)
     assert len(fitted.reference.cases) == 60 * RATERS
     result = segcal.trust(fitted, split.test, level=0.8)
+    assert "On average over cases like" in result.promise
+    assert "labelled by up to 3 raters: intervals are for what a rater marks" in result.promise
+    assert segcal.card(fitted).monitoring.reference_cases == 60
     inside = []
     for row in result.rows:
         volumes = maps[int(row["case"])].sum((1, 2))
@@ -56,3 +59,29 @@ def test_intervals_cover_the_volumes_of_raters():
     assert not segcal.monitor(fitted, split.test).alarms
     with pytest.raises(InputError, match="a biomarker is learned from one labelling"):
         segcal.trust(fitted, split.test, level=0.8, biomarkers={"share": "{class 1} / 400"})
+
+
+def test_the_chance_of_an_object_is_the_share_of_raters_who_marked_it():
+    rng = np.random.default_rng(3)
+    whole = np.ones((4, 4))
+    logits = [2 * np.kron(rng.normal(size=(2, 5, 5)), whole) for _ in range(24)]
+    maps = [
+        np.stack([(z + np.kron(rng.gumbel(size=(2, 5, 5)), whole)).argmax(0) for _ in range(RATERS)]) for z in logits
+    ]
+    maps[2][0] = 9
+    cases = ArrayCases(logits, maps, raters="axis", ignore=9)
+    fitted = segcal.learn_objects(segcal.fit("ts", cases), cases, held_out=True)  # all by one calibrator
+    kept = fitted.objects.cases
+    assert [sum(each.id == str(number) for each in kept) for number in range(4)] == [3, 3, 2, 3]
+    alone = ArrayCases(logits, [own[1] for own in maps], ignore=9)
+    once = segcal.learn_objects(fitted, alone, held_out=True).objects.cases
+    for number in range(24):
+        second = [each for each in kept if each.id == str(number)][1 if number != 2 else 0]
+        assert second.objects == next(each for each in once if each.id == str(number)).objects
+    found = segcal.objects(fitted, alone)
+    real = [float(row) for each in kept for row in each.objects.split()[7::11]]
+    assert np.mean([row.p_real for row in found.rows]) == pytest.approx(np.mean(real), abs=0.05)
+    shares = [np.stack([(own == c).mean(0) for c in range(2)]) for own in maps[3:]]
+    soft = ArrayCases(logits[3:], shares, raters="shares", num_raters=3)
+    with pytest.raises(InputError, match="an object is real to each rater or not"):
+        segcal.learn_objects(fitted, soft)

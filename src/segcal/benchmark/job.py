@@ -35,9 +35,10 @@ from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
 from segcal.kernels.loops import one_thread
-from segcal.metrics import METRICS, Metric, find_metrics, with_convention
+from segcal.metrics import METRICS, Metric, find_metrics, rater_metrics, with_convention
 from segcal.metrics.base import CurveReader
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
+from segcal.raters import Raters
 from segcal.report.document import curves_of, thinned
 from segcal.statistics import BandCache, CaseTables
 from segcal.statistics.reliability import Curve, CurveSpread
@@ -127,7 +128,7 @@ def run_job(job: Job, protocol: Protocol, folder: Path, report: Report = lambda 
                 where = f"{name}, tested on {target}"
             units = {unit.pipeline.title: unit for unit in job.units if unit.test_on == target}
             calibrators = {title: fits[title].calibrator.to(protocol.device) for title in units}
-            counter = CaseCounter(benchmark_metrics(protocol.metrics, background), calibrators)
+            counter = CaseCounter(benchmark_metrics(protocol.metrics, background, cases.raters), calibrators)
             for number, case_id in enumerate(sorted(cases.ids)):
                 report(f"{where}: testing case {number + 1} of {len(cases)}")
                 counter.add(cases.read(case_id))
@@ -190,6 +191,7 @@ def _header(unit: Unit, found: str, fitted: Fitted, split: Split, cases: Cases, 
         cal=tuple(sorted(split.cal.ids)),
         val=tuple(sorted(split.val.ids)),
         test=tuple(sorted(cases.ids)),
+        raters=cases.raters,
     )
 
 
@@ -202,7 +204,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def benchmark_metrics(names: Sequence[str], background: bool) -> dict[str, Metric]:
+def benchmark_metrics(names: Sequence[str], background: bool, raters: Raters | None = None) -> dict[str, Metric]:
     """Return the metrics of a task, ECE as other libraries have it, and what the binning study reads.
 
     Without background Dice counts class 0.
@@ -218,7 +220,7 @@ def benchmark_metrics(names: Sequence[str], background: bool) -> dict[str, Metri
     for bins in OTHER_BINS:
         title, part = f"average calibration error, {bins} bins", CurveReader("all", bins)
         chosen[f"ace_{bins}"] = Metric(title, part, average_calibration_error, pooled=True, bins=bins)
-    return chosen
+    return chosen if raters is None else rater_metrics(chosen, raters)
 
 
 class CaseCounter:
@@ -271,7 +273,7 @@ class CaseCounter:
         return CaseResult(
             case=case.id,
             group=case.group,
-            voxels=tables.likelihood.voxels,
+            voxels=tables.voxels,
             ignored=tables.confusion.ignored,
             metrics=numbers,
             parts={name: part.to_plain() for name, part in sorted(pooled.items())},

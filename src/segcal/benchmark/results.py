@@ -21,6 +21,8 @@ from segcal.benchmark.protocol import Pipeline, digest
 from segcal.documents import check_plain_file, json_text, parse_json, read_struct
 from segcal.errors import ArtifactError, InputError
 from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
+from segcal.metrics.raters import in_votes
+from segcal.raters import Raters
 from segcal.statistics import CaseTables
 from segcal.statistics.additive import AdditiveTable, total_of
 from segcal.statistics.reliability import CurveSpread
@@ -83,8 +85,8 @@ class FlipBands(AdditiveTable):
         return cls(np.bincount(band[counts], minlength=count).astype(np.int64), flips)
 
 
-class UnitHeader(Struct, frozen=True):
-    """The first line: what was fitted, and the cases that had part in it."""
+class UnitHeader(Struct, frozen=True, omit_defaults=True):
+    """The first line: what was fitted, the cases that had part in it, and the raters of the test, if several."""
 
     schema: int
     digest: str
@@ -102,6 +104,7 @@ class UnitHeader(Struct, frozen=True):
     cal: tuple[str, ...]
     val: tuple[str, ...]
     test: tuple[str, ...]
+    raters: Raters | None = None
 
 
 class CaseResult(Struct, frozen=True):
@@ -135,6 +138,11 @@ class Totals(AdditiveTable):
         """Return the tables that :meth:`to_plain` wrote."""
         spread = {name: CurveSpread.from_plain(one) for name, one in plain.get("spread", {}).items()}
         return cls(CaseTables.from_plain(plain["tables"]), FlipBands.from_plain(plain["flip_bands"]), spread)
+
+    @property
+    def shown(self) -> CaseTables:
+        """The tables for figures: of several raters sums are in votes, as counts are."""
+        return in_votes(self.tables, self.tables.votes)
 
 
 class UnitResult(Struct, frozen=True):
@@ -204,7 +212,7 @@ class Results(Struct, frozen=True):
 
 def total_tables(units: Sequence[UnitResult]) -> CaseTables:
     """Return the tables of the test cases of all repeats together."""
-    return total_of({str(unit.unit.repeat): unit.total.tables for unit in units})
+    return total_of({str(unit.unit.repeat): unit.total.shown for unit in units})
 
 
 def total_flips(units: Sequence[UnitResult]) -> FlipBands:

@@ -23,9 +23,10 @@ from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from segcal.atomic import remove_leftovers
-from segcal.benchmark.job import Job, plan, run_job
+from segcal.benchmark.job import Job, benchmark_metrics, plan, run_job
 from segcal.benchmark.protocol import Pipeline, Protocol, digest
 from segcal.benchmark.results import PROTOCOL, SCHEMA, Results, finished, read_protocol, read_results
+from segcal.calibrators.local_temperature import SeesNeighbours
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.parallel import Engine, map_cases, map_ids, process_context
 from segcal.documents import parse_json, read_text, write_json
@@ -245,19 +246,26 @@ def _run(todo: Sequence[Job], protocol: Protocol, place: Path, step: Step, progr
 def _usable(
     protocol: Protocol, opened: Mapping[str, Mapping[str, Cases]]
 ) -> tuple[dict[str, list[Pipeline]], list[str]]:
-    """Return the pipelines of each task; of the paper's list, those that need an offset that is gone are left out."""
+    """Return the pipelines of each task; of the paper's list, those that its cases cannot have are left out."""
     usable: dict[str, list[Pipeline]] = {}
     notes = []
     for task in protocol.tasks:
         own = usable[task.name] = []
+        left: dict[str, list[str]] = {}
         for pipeline in protocol.pipelines:
-            cases = opened[task.name][pipeline.pooling]
+            cases, made = opened[task.name][pipeline.pooling], pipeline.make(2)
+            if not made.translation_invariant and not cases.has_offset:
+                left.setdefault("predictions have no offset", []).append(pipeline.title)
+            elif isinstance(made, SeesNeighbours) and cases.raters is not None:
+                left.setdefault("labels are of several raters", []).append(pipeline.title)
+            else:
+                own.append(pipeline)
+                continue
             if not protocol.paper:
-                cases.require_offset(pipeline.title, pipeline.translation_invariant)
-            own += [pipeline] if pipeline.translation_invariant or cases.has_offset else []
-        left_out = ", ".join(pipeline.title for pipeline in protocol.pipelines if pipeline not in own)
-        if left_out and not task.test_only:
-            notes.append(f"left out for {task.name}, whose predictions have no offset: {left_out}")
+                cases.require_offset(pipeline.title, made.translation_invariant)
+                cases.require_one_rater(f"calibrator {pipeline.title!r}")
+        for why, titles in {} if task.test_only else left.items():
+            notes.append(f"left out for {task.name}, whose {why}: {', '.join(titles)}")
     return usable, notes
 
 
@@ -265,6 +273,7 @@ def _check_tasks(protocol: Protocol, opened: Mapping[str, Cases]) -> None:
     """Refuse splits that cannot be drawn and tests on other classes before anything is computed."""
     for task in protocol.tasks:
         mine = opened[task.name]
+        benchmark_metrics(protocol.metrics, True, mine.raters)  # some are not for several raters
         for repeat in range(0 if task.test_only else protocol.repeats):
             protocol.divide(task, mine, repeat)
         for target in task.test_on:

@@ -95,12 +95,14 @@ def summarise(results: Results) -> Summary:
             f"{results.folder} has no pipeline with all its repeats, but at least one is needed. Run the benchmark."
         )
     pipelines = list(dict.fromkeys(unit.unit.pipeline for units in complete.values() for unit in units))
-    metrics = benchmark_metrics(protocol.metrics, True)
+    metrics: dict[str, Metric] = {}
     rows: list[ResultRow] = []
     comparisons: list[Comparison] = []
     for tested in dict.fromkeys((task, target) for task, _, target in complete):
         own = {title: units for (task, title, target), units in complete.items() if (task, target) == tested}
-        numbers, compared = _summarise_task(*tested, own, metrics, protocol)
+        chosen = benchmark_metrics(protocol.metrics, True, next(iter(own.values()))[0].header.raters)
+        metrics |= chosen
+        numbers, compared = _summarise_task(*tested, own, chosen, protocol)
         rows += numbers
         comparisons += compared
     wanted = len({(unit.task, unit.pipeline, unit.test_on) for unit in protocol.units})
@@ -191,6 +193,7 @@ def _task(protocol: ProtocolRecord, name: str, complete: Complete) -> TaskFacts:
         val=tuple(len(unit.header.val) for unit in units),
         test=tuple(len(unit.header.test) for unit in units),
         offsets=dict(sorted(offsets.items())),
+        raters="" if header.raters is None else str(header.raters),
     )
 
 

@@ -100,14 +100,14 @@ class EmbeddedTask(_Shared, frozen=True, forbid_unknown_fields=True):
 
 
 class FolderTask(_Shared, frozen=True):
-    """Cases in folders of the user's, one per member, and a folder of labels; paths begin at the protocol's root.
+    """Cases in folders of the user's, one per member, and of labels, one per rater; paths begin at the protocol's root.
 
     `options` are what else is declared about the files; their pooling is the pipeline's. `background` is true unless
     declared. Of declared regions each is a task of two classes, off and on, and `region` says which.
     """
 
     members: tuple[str, ...]
-    labels: str
+    labels: str | tuple[str, ...]
     options: ReadOptions = ReadOptions()
     region: str | None = None
 
@@ -117,15 +117,19 @@ class FolderTask(_Shared, frozen=True):
     @property
     def folders(self) -> tuple[str, ...]:
         """All that is read."""
-        return *self.members, self.labels
+        return *self.members, *self.label_folders
+
+    @property
+    def label_folders(self) -> tuple[str, ...]:
+        """The folders of labels, one per rater."""
+        return (self.labels,) if isinstance(self.labels, str) else self.labels
 
     def open(self, pooling: str, root: Path, embedded: "Opener | None", members: int | None) -> "OpenTask":
         """Open its cases; the arguments are those of :func:`open_task`."""
         folders = [root / member for member in self.members[: 1 if pooling == "single" else members]]
         # A single folder has nothing to pool: its mean is itself, but the pooling still says what calibrators see.
         options = replace(self.options, pooling=pooling, **_resolved(self.options, root))
-        cases: Cases = open_cases(folders, root / self.labels, options=options)
-        cases.require_one_rater("a benchmark")
+        cases: Cases = open_cases(folders, [root / each for each in self.label_folders], options=options)
         if cases.regions is not None:
             if self.region is None:
                 raise InputError(
@@ -150,7 +154,8 @@ class FolderTask(_Shared, frozen=True):
     def deciding(self) -> dict[str, object]:
         """Return what decides numbers: not where its files are."""
         options = [[key, key in PLACES or value] for key, value in self._given()]
-        return super().deciding() | {"options": options, "members": len(self.members), "labels": True}
+        raters = True if isinstance(self.labels, str) else len(self.labels)
+        return super().deciding() | {"options": options, "members": len(self.members), "labels": raters}
 
     def by_region(self) -> "list[Task]":
         """Return one task per region, named after both."""
@@ -180,7 +185,7 @@ _FolderTable = defstruct(
     "_FolderTable",
     [
         ("members", tuple[Text, ...]),
-        ("labels", Text),
+        ("labels", tuple[Text, ...]),  # msgspec frees a pattern twice in a union with an array
         *((each.name, _KINDS[each.metadata["plain"]], None) for each in _DECLARED),
     ],
     bases=(_Shared,),
@@ -238,7 +243,10 @@ def read_task(entry: object, where: str) -> Task:
     if isinstance(entry, dict) and "embedded" in entry:
         task: Task = read_table(entry, where, EmbeddedTask)
     else:
+        if isinstance(entry, dict) and isinstance(entry.get("labels"), str):
+            entry = entry | {"labels": [entry["labels"]]}
         found = structs.asdict(read_table(entry, where, _FolderTable))
+        found["labels"] = found["labels"] if len(found["labels"]) > 1 else "".join(found["labels"])
         options = ReadOptions(**{each.name: found.pop(each.name) for each in _DECLARED})
         task = FolderTask(**found, options=options)
     if task.name[:1] in ("", ".") or not all(letter.isalnum() or letter in "-_." for letter in task.name):

@@ -186,8 +186,8 @@ class ArrayCases(HeldCases):
         names = [str(name) for name in (range(len(logits)) if ids is None else ids)]
         if kind is None:
             kind = _undeclared(logits[0], names[0])
-        if raters == "axis" and num_raters is None and rater_weights is None:
-            num_raters = len(as_tensor(next(each for each in labels or () if each is not None), "labels"))
+        if raters == "axis" and num_raters is None and rater_weights is None and labels is not None:
+            num_raters = next((len(as_tensor(each, "labels")) for each in labels if each is not None), None)
         several = Raters.declared(raters, num_raters, rater_weights)
         own = (class_names, regions, regions_class_order, sites, several)
         super().__init__(names, logits[0], ignore, groups, kind, pooling, *own)

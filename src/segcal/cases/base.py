@@ -108,6 +108,14 @@ class Case:
         image, disagreement, valid = (None if part is None else part[None] for part in parts)
         return Context(image, disagreement, valid, self.mean_gap)
 
+    def by_rater(self) -> "list[Case]":
+        """Return the case as each rater labelled it; as it is where voxels have one label."""
+        votes = self.votes
+        if votes is None or votes.marks is None:
+            return [self]
+        there = (votes.marks >= 0).any(0)
+        return [replace(self, labels=votes.labels(own), votes=None) for own in votes.marks.T[there]]
+
 
 class Cases(ABC):
     """An ordered collection of cases, read one at a time.

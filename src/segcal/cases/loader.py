@@ -18,6 +18,7 @@ from segcal.cases.base import Cases
 from segcal.cases.profile import digest_of
 from segcal.checks import as_tensor, memory_limit
 from segcal.errors import InputError
+from segcal.raters import DECLARED, Raters
 
 KEPT = 4 << 30  # the most bytes that are kept of a generator, which can be read only once
 
@@ -67,7 +68,7 @@ def as_cases(
         regions: of sigmoids, as :class:`ArrayCases` takes them.
         regions_class_order: the same.
         sites: the same.
-        raters: how labels of several raters are given, as :class:`ArrayCases` takes it.
+        raters: how labels of several raters are given, as :class:`ArrayCases` takes it; a loader then gives batches.
         num_raters: the same.
         rater_weights: the same.
 
@@ -86,22 +87,26 @@ def as_cases(
     if model is None and array:
         scores, truth = _with_space(*_batched(data, labels, "data", raters is not None))
         return ArrayCases(scores, truth, ids=ids, **shared, **columns)  # type: ignore[arg-type]
-    if model is None and isinstance(data, list | tuple) and data and (labels is not None or not _is_pair(data[0])):
+    if (
+        model is None
+        and isinstance(data, list | tuple)
+        and data
+        and (labels is not None or not _is_pair(data[0], raters == "shares"))
+    ):
         return ArrayCases(_cases_of(data, labels, pooling), labels, ids=ids, **shared, **columns)
     _check_source(data, model, inferer)
     _refuse({"labels": None if array else labels, **columns}, "a loader, which gives (scores, labels)")
-    if raters is not None:
-        raise InputError("raters are declared of a loader, but arrays are needed. Pass scores and labels as arrays.")
-    shared = {name: value for name, value in shared.items() if "rater" not in name}
+    declared = Raters.declared(*(shared.pop(name) for name in DECLARED))
     source = [(data, labels)] if array else data
     models = tuple(model) if isinstance(model, list | tuple) else () if model is None else (model,)
     networks = _Networks(models, isinstance(model, list | tuple), inferer)
-    reader = _Reader(_kept(source) if hasattr(source, "__next__") else source, networks)
+    several = declared is not None
+    reader = _Reader(_kept(source, several) if hasattr(source, "__next__") else source, networks, several)
     if not reader.places:
         raise InputError("data is empty, but at least one case is needed. A generator can be read only once.")
     check_length("ids", ids, len(reader.places))
     names = [str(name) for name in (range(len(reader.places)) if ids is None else ids)]
-    return LoaderCases(reader, names, **shared)
+    return LoaderCases(reader, names, raters=declared, **shared)
 
 
 def _check_source(data: Any, model: Any, inferer: object) -> None:
@@ -132,7 +137,7 @@ class LoaderCases(HeldCases):
 
 
 class _Batch(NamedTuple):
-    """Inputs ``(batch, ...)``, which are scores or the images of a network, and labels ``(batch, *space)``."""
+    """Inputs ``(batch, ...)``, which are scores or the images of a network, and the labels of each."""
 
     inputs: Tensor
     labels: Tensor | None
@@ -171,10 +176,10 @@ class _Networks(NamedTuple):
 class _Reader:
     """The batches of a loader, by number: it goes on where it stands, or starts again."""
 
-    def __init__(self, source: Any, networks: _Networks) -> None:
-        self._source, self._networks = source, networks
+    def __init__(self, source: Any, networks: _Networks, several: bool) -> None:
+        self._source, self._networks, self._several = source, networks, several
         self._held: tuple[int, _Batch, _Scores] | None = None
-        self._stream, self._next = _batches(source), 0
+        self._stream, self._next = _batches(source, several), 0
         self.places: list[tuple[int, int]] = []
         self._digests: list[bytes] = []
         for number, batch in enumerate(self._stream):
@@ -191,7 +196,7 @@ class _Reader:
 
     def _read(self, number: int) -> _Batch:
         if self._next > number:
-            self._stream, self._next = _batches(self._source), 0
+            self._stream, self._next = _batches(self._source, self._several), 0
         for batch in self._stream:
             self._next += 1
             if self._next <= number:
@@ -209,7 +214,7 @@ class _Reader:
         return {**self.__dict__, "_stream": None, "_held": None, "_next": len(self._digests)}
 
 
-def _batches(source: Any) -> Iterator[_Batch]:
+def _batches(source: Any, several: bool) -> Iterator[_Batch]:
     items = source if hasattr(source, "__iter__") else (source[index] for index in range(len(source)))
     for number, item in enumerate(items):
         pair = isinstance(item, list | tuple)
@@ -219,14 +224,14 @@ def _batches(source: Any) -> Iterator[_Batch]:
                 "Wrap the loader in one that gives these two."
             )
         scores, labels = item if pair else (item, None)
-        yield _Batch(*_batched(scores, labels, f"batch {number}"))
+        yield _Batch(*_batched(scores, labels, f"batch {number}", several))
 
 
-def _kept(source: Iterator[Any]) -> list[_Batch]:
+def _kept(source: Iterator[Any], several: bool) -> list[_Batch]:
     """Read a generator once and keep copies of its batches: it may use the same memory again."""
     most = min(KEPT, memory_limit() // 2)
     kept, size = list[_Batch](), 0
-    for batch in _batches(source):
+    for batch in _batches(source, several):
         inputs, labels = (None if one is None else one.detach().to("cpu", copy=True) for one in batch)
         assert inputs is not None
         kept.append(_Batch(inputs, labels))
@@ -284,10 +289,10 @@ def _with_space(scores: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor |
     return (scores.T[None], labels[None]) if flat else (scores, labels)  # type: ignore[index]
 
 
-def _is_pair(item: Any) -> bool:
-    """Whether an item of a list is ``(scores, labels)``: two arrays, of which the second holds whole numbers."""
+def _is_pair(item: Any, shares: bool) -> bool:
+    """Whether an item of a list is ``(scores, labels)``: two arrays, the second of whole numbers or shares."""
     pair = isinstance(item, list | tuple) and len(item) == 2 and hasattr(item[1], "dtype")
-    return pair and not as_tensor(item[1], "labels").is_floating_point()
+    return pair and (shares or not as_tensor(item[1], "labels").is_floating_point())
 
 
 def _cases_of(data: Sequence[Any], labels: Any, pooling: str | None) -> Sequence[Any]:

@@ -5,6 +5,8 @@ import io
 from dataclasses import asdict
 from pathlib import Path
 
+from msgspec import to_builtins
+
 import segcal
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call
@@ -25,9 +27,11 @@ def _audit(call: Call) -> int:
     call.say(
         str(found),
         f"fitted ({certificate.method}) on {plural(len(fitted.calibration_ids), 'case')}, {certificate.voxels:,} of "
-        f"{plural(certificate.voxels_available, 'voxel')}{residual}; for pooling {fitted.pooling}",
+        f"{plural(certificate.voxels_available, 'voxel')}{residual}; for pooling {fitted.pooling}"
+        f"{'' if fitted.raters is None else f'; labels of {fitted.raters}'}",
     )
     document = found.to_dict() | {"certificate": certificate.to_dict(), "pooling": fitted.pooling}
+    document |= {"raters": to_builtins(fitted.raters)}
     return call.end(document, DONE if found.passed else ALARM)
 
 

@@ -99,13 +99,13 @@ def _remember(call: Call, fitted: Fitted, line: Report | None) -> Fitted:
     fitted = call.do(segcal.learn_trust, fitted, judges, progress=None, report=line)
     assert fitted.reference is not None
     command = "trust" if call.cases.regions is None else "decide"  # trust is for classes
-    _say_judged(call, command, fitted.reference.source, {each.id for each in fitted.reference.cases})
+    _say_judged(call, command, fitted.reference.source, fitted.reference.ids)
     if args.objects is not None:
         (measure, at), names = args.object_rule, args.objects.split(",") if args.objects else None
         rule = {"measure": measure, "at": at, "smallest": args.smallest_object}
         fitted = call.do(segcal.learn_objects, fitted, judges, structures=names, progress=None, **rule)
         assert fitted.objects is not None
-        _say_judged(call, "objects", fitted.objects.source, fitted.objects.cases)
+        _say_judged(call, "objects", fitted.objects.source, {each.id for each in fitted.objects.cases})
     return fitted
 
 
@@ -157,7 +157,7 @@ def _show_fit(call: Call, fitted: Fitted) -> dict[str, object]:
     facts = {key: getattr(fitted.calibrator, key) for key in ("preserves", "translation_invariant")}
     facts |= {key: getattr(fitted, key) for key in ("calibration_ids", "validation_ids")}
     reference = fitted.reference
-    facts["trust"] = None if reference is None else {"source": reference.source, "cases": len(reference.cases)}
+    facts["trust"] = None if reference is None else {"source": reference.source, "cases": len(reference.ids)}
     return {"calibrator": str(call.args.output), "certificate": certificate.to_dict(), **facts}
 
 

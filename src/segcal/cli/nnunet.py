@@ -54,7 +54,8 @@ NNUNET = Command(
     argument("--name", "fit: this calibrator, without a comparison", metavar="NAME"),
     shared.overwrite("fit: replace a calibrator that is there"),
     argument(
-        "--labels", "fit: of the training cases; default gt_segmentations", Role.CASES, metavar="FOLDER"
+        "--labels", "fit: of the training cases, one per rater; default gt_segmentations", Role.CASES, nargs="+",
+        metavar="FOLDER",
     ),
     *shared.JSON,
     groups={

@@ -136,7 +136,7 @@ def promise_of(fitted: Fitted, decider: Decider) -> str:
     if rule.value is None:
         return NOTHING
     reference = known_reference(fitted, regions=True)
-    draws = CASES if len({each.group for each in reference.cases}) == len(reference.cases) else GROUPS
+    draws = CASES if len({each.group for each in reference.cases}) == len(reference.ids) else GROUPS
     said = PROMISE.format(draws=draws, what=rule.promise.format(100 * rule.value))
     without = (f"{title}: {one.note}" for title, one in zip(decider.titles, decider.limits, strict=True) if one.note)
     return ". ".join([said if reference.source == HELD_OUT else said + NOT_PROVED, *without]) + "."

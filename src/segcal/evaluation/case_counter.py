@@ -27,7 +27,7 @@ from segcal.raters import Votes
 from segcal.regions import Regions
 from segcal.resample import Draws, percentile_interval, row_blocks
 from segcal.statistics import BandCache, CaseTables, Counted, total_of
-from segcal.statistics.additive import AdditiveTable, Confusion, Likelihood, unsummed
+from segcal.statistics.additive import AdditiveTable, Confusion, unsummed
 from segcal.summary import Difference, Estimate, difference, estimate
 from segcal.types import IGNORED, Context
 
@@ -61,9 +61,9 @@ class RegionTables:
         return sum(others, start=first)
 
     @property
-    def likelihood(self) -> Likelihood:
-        """That of the first region; all have the same voxels."""
-        return next(iter(self.each.values())).likelihood
+    def voxels(self) -> int:
+        """Those that count, the same in all regions."""
+        return next(iter(self.each.values())).voxels
 
     @property
     def confusion(self) -> Confusion:

@@ -14,6 +14,7 @@ Numbers of cases that a calibrator was fitted or chosen on are too favourable. T
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -118,13 +119,12 @@ def evaluate(
     measure = partial(_measure, counter, calibrator)
     stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
     rows: list[Row] = []
-    per = 1 if cases.raters is None else sum(cases.raters.weights)
     kind_warnings: dict[str, str] = {}
     failures = Failures(failed)
     for case_id, (found, group, kind_warning) in map_cases(cases, measure, workers, failures.take):
         kind_warnings[case_id] = kind_warning
         for (name, stage), tables in zip(stages.items(), found, strict=True):
-            size = {"voxels": tables.likelihood.voxels // per, "ignored": tables.confusion.ignored}
+            size = {"voxels": tables.voxels, "ignored": tables.confusion.ignored}
             rows.append({"case": case_id, "stage": name, "group": group, **size, **stage.add(case_id, tables)})
         if progress is not None:
             progress(case_id)
@@ -144,7 +144,16 @@ def evaluate(
         parts={name: stage.parts for name, stage in stages.items()},
         calibrator=calibrator_digest(calibrator)[:16] if isinstance(calibrator, Calibrator) else None,
         fitted_on=0 if fitted is None else len(_seen(cases, fitted) & {row["case"] for row in rows}),
+        raters=_raters(cases, fitted),
     )
+
+
+def _raters(cases: Cases, fitted: Fitted | None) -> str:
+    """Return whose labels these are, and whose the calibrator was fitted to, where one of them are several raters'."""
+    said = [] if cases.raters is None else [f"labels of {cases.raters}: every vote counts once"]
+    if fitted is not None and str(fitted.raters) != str(cases.raters):
+        said.append(f"the calibrator was fitted to labels of {fitted.raters or 'one rater'}")
+    return "; ".join(said)
 
 
 def _seen(cases: Cases, fitted: Fitted) -> set[str]:
@@ -200,7 +209,8 @@ def evaluate_by_part(
     for name, part in parts.items():
         before = len(failures)
         try:
-            results[name] = evaluate(part, calibrator, failed=None if failed is None else keep, **options)
+            found = evaluate(part, calibrator, failed=None if failed is None else keep, **options)
+            results[name] = replace(found, raters=_raters(part, fitted))
         except InputError:
             if len(failures) - before < len(part):
                 raise

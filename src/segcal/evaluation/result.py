@@ -18,6 +18,7 @@ from segcal.arguments import typed
 from segcal.atomic import write_text
 from segcal.documents import write_csv
 from segcal.metrics import Metric
+from segcal.metrics.raters import in_votes
 from segcal.resample import FEWEST_GROUPS
 from segcal.statistics.additive import AdditiveTable, total_of
 from segcal.statistics.reliability import Curve
@@ -51,6 +52,7 @@ class Evaluation:
         parts: by stage, metric and case, the tables of metrics that pool voxels over cases.
         calibrator: 16 digits of the digest of the calibrator; None without one, and for a function.
         fitted_on: how many of the cases have names of cases that the calibrator was fitted or chosen on.
+        raters: in words, the several raters of the cases and of the fit; "" of one.
     """
 
     rows: list[Row]
@@ -62,6 +64,7 @@ class Evaluation:
     parts: Mapping[str, Mapping[str, Mapping[str, AdditiveTable]]] = field(default_factory=dict, repr=False)
     calibrator: str | None = None
     fitted_on: int = 0
+    raters: str = ""
 
     @typed
     def to_csv(self, path: str | os.PathLike[str]) -> None:
@@ -112,6 +115,7 @@ class Evaluation:
             "after": plain(self.after),
             "change": plain(self.change),
             "calibrator": self.calibrator,
+            "raters": self.raters,
             "rows": self.rows,
         }
 
@@ -187,8 +191,7 @@ class Evaluation:
         """Return the reliability of all voxels at a stage, by case; empty without ACE among the metrics."""
         found = self.parts.get(stage, {}).get("ace", {})
         votes = getattr(self.metrics["ace"].value, "total", 1) if found else 1  # counts are of votes, sums of voxels
-        curves = {case_id: part for case_id, part in found.items() if isinstance(part, Curve)}
-        return {case_id: Curve(one.count, one.right, one.confidence * votes) for case_id, one in curves.items()}
+        return {case_id: in_votes(part, votes) for case_id, part in found.items() if isinstance(part, Curve)}
 
     def _defined(self, name: str) -> bool:
         stages = [self.before] if self.after is None else [self.before, self.after]
@@ -254,6 +257,7 @@ def _notes(result: Evaluation, width: int) -> list[str]:
     binned: dict[str, list[str]] = {}
     for name, metric in result.metrics.items():
         binned.setdefault(metric.convention, []).append(name)
+    notes += [result.raters] if result.raters else []
     notes += [f"{', '.join(names)}: {convention}" for convention, names in binned.items() if convention]
     nowhere = [name for name in result.metrics if not result._defined(name)]
     if nowhere:
@@ -278,7 +282,7 @@ def plain_by_part(results: Mapping[str, Evaluation]) -> dict[str, object]:
     documents: dict[str, dict[str, object]] = {}
     for name, result in results.items():
         plain = result.to_plain()
-        kept = {key: plain[key] for key in ("before", "after", "change", "level", "calibrator")}
+        kept = {key: plain[key] for key in ("before", "after", "change", "level", "calibrator", "raters")}
         documents[name] = {"part": name, **kept, "cases": len({row["case"] for row in result.rows})}
     first, *rest = documents.values()
     return {**first, "fitted_on": rest[0] if rest else None}

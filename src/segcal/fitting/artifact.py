@@ -28,6 +28,7 @@ from segcal.fitting.config import FitConfig
 from segcal.fitting.object_reference import VERSION as OBJECTS_VERSION
 from segcal.fitting.object_reference import ObjectReference
 from segcal.fitting.reference import VERSION, Reference
+from segcal.raters import Raters
 from segcal.version import __version__
 
 SCHEMA = 1
@@ -146,12 +147,13 @@ class Description(msgspec.Struct):
     weights_sha256: str = ""
     reference: Reference | None = None
     objects: ObjectReference | None = None
+    raters: Raters | None = None
 
 
 # What a Fitted and its description have in common.
 PROVENANCE = (
     "class_names", "pooling", "kind", "fingerprint", "calibration_ids", "validation_ids", "origin", "grouping",
-    "reference", "objects",
+    "reference", "objects", "raters",
 )  # fmt: skip
 
 

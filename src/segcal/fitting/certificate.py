@@ -8,6 +8,7 @@ from segcal.fitting.config import FitConfig
 from segcal.fitting.evidence import FitEvidence
 from segcal.fitting.object_reference import ObjectReference
 from segcal.fitting.reference import Reference
+from segcal.raters import Raters
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Fitted:
         grouping: the declaration of its groups (:attr:`segcal.cases.Cases.grouping`), which later cases take over.
         reference: what it remembers of labelled cases, for :func:`segcal.trust`; None if it was not asked to.
         objects: what it remembers of their objects, for :func:`segcal.objects`; None if it was not asked to.
+        raters: several raters who labelled the cases, with their weights; None of one.
     """
 
     calibrator: Calibrator
@@ -102,11 +104,13 @@ class Fitted:
     grouping: str | None = None
     reference: Reference | None = None
     objects: ObjectReference | None = None
+    raters: Raters | None = None
 
     def __repr__(self) -> str:
         found = self.certificate
         noun = "case" if len(self.calibration_ids) == 1 else "cases"
         pooled = "" if self.pooling is None else f", pooled by {self.pooling}"
+        pooled += "" if self.raters is None else f", labels of {self.raters}"
         lines = [
             repr(self.calibrator),
             f"fitted to {found.voxels:,} of {found.voxels_available:,} voxels of {len(self.calibration_ids)} {noun} "

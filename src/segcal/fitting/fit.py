@@ -159,6 +159,7 @@ def fit_to(
         validation_ids=() if validation is None else validation.ids,
         origin=cases.origin,
         grouping=cases.grouping,
+        raters=cases.raters,
     )
 
 

@@ -92,6 +92,11 @@ class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
     folds: tuple[bytes, ...] = ()
     chosen: bool = False
 
+    @property
+    def ids(self) -> set[str]:
+        """The names of the cases, of which several raters have a row each."""
+        return {case.id for case in self.cases}
+
 
 def written_numbers(values: ArrayLike) -> str:
     """Return numbers as one text, six digits each.

@@ -20,12 +20,10 @@ from segcal.fitting.config import FitConfig
 from segcal.fitting.progress import Report, silent
 from segcal.fitting.sample import draw_each
 from segcal.fitting.voxels import StreamedVoxels, VoxelSource
+from segcal.raters import DECLARED
 
 # What validation data have in common with the calibration data; the rest belongs to single cases.
-ALIKE = (
-    "kind", "pooling", "model", "inferer", "ignore", "class_names", "regions", "regions_class_order",
-    "raters", "num_raters", "rater_weights",
-)  # fmt: skip
+ALIKE = ("kind", "pooling", "model", "inferer", "ignore", "class_names", "regions", "regions_class_order", *DECLARED)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class CalibrationCallback(Callback):
         voxels: how many of each case are kept.
         read: from the outputs of ``validation_step`` and the batch to logits and labels.
         seed: of the sample of voxels.
+        **raters: the declaration of several, as of :class:`segcal.ArrayCases`.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class CalibrationCallback(Callback):
         voxels: int = 20_000,
         read: Callable[[Any, Any], tuple[Tensor, Tensor]] = logits_and_labels,
         seed: int = 0,
+        **raters: Any,
     ) -> None:
         if not make_calibrator(calibrator, 2).pointwise:
             raise InputError(
@@ -66,7 +68,7 @@ class CalibrationCallback(Callback):
                 "or fit it with segcal.fit on whole images."
             )
         self.calibrator, self.ignore_index, self.voxels = calibrator, ignore_index, voxels
-        self.read, self.seed = read, check_seed(seed)
+        self.read, self.seed, self.raters = read, check_seed(seed), raters
         self.fitted: Fitted | None = None
         self._kept: list[tuple[str, Tensor, Tensor]] = []
 
@@ -82,11 +84,11 @@ class CalibrationCallback(Callback):
             return
         logits, labels = self.read(outputs, batch)
         for row, (scores, truth) in enumerate(zip(logits.detach(), labels, strict=True)):
-            flat, own = scores.flatten(1), truth.flatten()
+            flat, own = scores.flatten(1), truth.flatten(truth.ndim - scores.ndim + 1 if self.raters else 0)
             name = f"{batch_idx:06d}-{trainer.global_rank:04d}-{row:04d}"
             generator = torch.Generator().manual_seed(self.seed + batch_idx)
-            chosen = torch.randperm(len(own), generator=generator)[: self.voxels].to(flat.device)
-            self._kept.append((name, flat[:, chosen].float().cpu().clone(), own[chosen].cpu().clone()))
+            chosen = torch.randperm(flat.shape[1], generator=generator)[: self.voxels].to(flat.device)
+            self._kept.append((name, flat[:, chosen].float().cpu().clone(), own[..., chosen].cpu().clone()))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Fit, and log what it is worth on cases that the fit has not seen."""
@@ -117,10 +119,10 @@ class CalibrationCallback(Callback):
 
     def _fit(self, kept: list[tuple[str, Tensor, Tensor]]) -> Fitted:
         ids, logits, labels = zip(*kept, strict=True)
-        return fit(self.calibrator, ArrayCases(logits, labels, ids=ids, ignore=self.ignore_index))
+        return fit(self.calibrator, ArrayCases(logits, labels, ids=ids, ignore=self.ignore_index, **self.raters))
 
     def _measure(self, kept: list[tuple[str, Tensor, Tensor]]) -> dict[str, float]:
-        before, after = (meter("nll", "ece", ignore=self.ignore_index) for _ in range(2))
+        before, after = (meter("nll", "ece", ignore=self.ignore_index, **self.raters) for _ in range(2))
         for part in (0, 1):
             calibrator = self._fit(kept[1 - part :: 2]).calibrator
             for _, logits, labels in kept[part::2]:

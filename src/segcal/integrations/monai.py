@@ -125,6 +125,7 @@ class CalibrationTableMetric(CumulativeIterationMetric):
         bins: of confidence, instead of the metric's own.
         ignore_index: the label that does not count.
         average: "cases" or "voxels".
+        **raters: the declaration of several, as of :class:`segcal.ArrayCases`: shares have the channels of classes.
     """
 
     def __init__(
@@ -135,15 +136,18 @@ class CalibrationTableMetric(CumulativeIterationMetric):
         bins: int | None = None,
         ignore_index: int | None = None,
         average: str | None = None,
+        **raters: Any,
     ) -> None:
         super().__init__()
-        self._reader = CaseRows(name, num_classes, kind, bins, ignore_index, average)
+        self._reader = CaseRows(name, num_classes, kind, bins, ignore_index, average, **raters)
+        self._raters = raters.get("raters")
 
     def _compute_tensor(self, y_pred: Tensor, y: Tensor | None = None, **named: Any) -> Tensor:
         """Return one row per case: counts, then sums, both as float64, exact to 2^53."""
         if y is None:
             raise InputError("y is missing, but predictions are compared with labels. Pass y=.")
-        rows = self._reader.rows(_plain(y_pred), _classes(_plain(y), y_pred.shape[1]))
+        labels = _plain(y) if self._raters else _classes(_plain(y), y_pred.shape[1])
+        rows = self._reader.rows(_plain(y_pred), labels[:, 0] if self._raters == "bits" else labels)
         return torch.from_numpy(np.stack([np.concatenate(row) for row in rows]))
 
     def aggregate(self) -> Tensor:

@@ -190,7 +190,7 @@ def reference_folder(dataset: str) -> Path:
     return Path(nnUNet_preprocessed) / name / "gt_segmentations"
 
 
-def fit_from_folds(model: Path, labels: Path, calibrator: str | None = None) -> Fitted:
+def fit_from_folds(model: Path, labels: Path | Sequence[Path], calibrator: str | None = None) -> Fitted:
     """Fit to what cross-validation predicted (``fold_*/validation``), each case by the network that has not seen it.
 
     Train with ``nnUNetv2_train ... --npz``, or add the probabilities with ``--val --npz``. It comes with a warning: the
@@ -198,7 +198,7 @@ def fit_from_folds(model: Path, labels: Path, calibrator: str | None = None) -> 
 
     Args:
         model: the model's folder.
-        labels: of the training cases, such as ``nnUNet_preprocessed/DATASET/gt_segmentations``.
+        labels: of the training cases, such as ``nnUNet_preprocessed/DATASET/gt_segmentations``; or one folder a rater.
         calibrator: a name; None to have one chosen.
     """
     if not any(model.glob("fold_*/validation/*.npz")):

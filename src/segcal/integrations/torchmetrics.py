@@ -11,6 +11,7 @@ from torch import Tensor
 
 from segcal.integrations.attach import need
 from segcal.metrics.rows import CaseRows, CountedRow
+from segcal.raters import DECLARED
 from segcal.report.figures import reliability_figure
 
 need("torchmetrics", "lightning")
@@ -27,7 +28,7 @@ class SegmentationCalibration(Metric):
         bins: of confidence, instead of the metric's own.
         ignore_index: the label that does not count.
         average: "cases" or "voxels"; None as the metric says.
-        **options: of :class:`torchmetrics.Metric`.
+        **options: of :class:`torchmetrics.Metric`, and `raters`, `num_raters` and `rater_weights` of several raters.
     """
 
     is_differentiable = False
@@ -46,8 +47,9 @@ class SegmentationCalibration(Metric):
         average: str | None = None,
         **options: Any,
     ) -> None:
+        raters = {key: options.pop(key) for key in DECLARED if key in options}
         super().__init__(**options)
-        self.reader = CaseRows(name, num_classes, kind, bins, ignore_index, average)
+        self.reader = CaseRows(name, num_classes, kind, bins, ignore_index, average, **raters)
         self.add_state("counts", torch.from_numpy(self.reader.empty.counts.copy()), dist_reduce_fx="sum")
         self.add_state("sums", torch.from_numpy(self.reader.empty.sums.copy()), dist_reduce_fx="sum")
 
@@ -57,7 +59,7 @@ class SegmentationCalibration(Metric):
         return {"higher": True, "lower": False, None: None}[self.reader.metric.better]
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Count a batch: ``(batch, classes, *space)`` and ``(batch, *space)``."""
+        """Count a batch: ``(batch, classes, *space)`` and ``(batch, *space)``; or shares of raters of its shape."""
         for row in self.reader.rows(preds, target):
             self.counts += torch.from_numpy(row.counts).to(self.counts.device)
             self.sums += torch.from_numpy(row.sums).to(self.sums.device)

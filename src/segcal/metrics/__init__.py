@@ -16,6 +16,7 @@ Every name of the list is a function of plain tensors as well, and :func:`meter`
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from segcal.checks import check_choice
 from segcal.errors import InputError
@@ -155,11 +156,13 @@ def with_convention(metrics: Mapping[str, Metric], convention: str) -> dict[str,
     return {name: replace(m.with_bins(15), pooled=True) if name in read else m for name, m in metrics.items()}
 
 
-def meter(*names: str, kind: str = "logits", ignore: int | None = None, average: str | None = None) -> Meter:
+def meter(
+    *names: str, kind: str = "logits", ignore: int | None = None, average: str | None = None, **raters: Any
+) -> Meter:
     """Return a meter of these metrics; the options are those of :class:`Meter`."""
     if not names or not all(isinstance(name, str) for name in names):
         raise InputError(f"names is {names!r}, but names of metrics are needed. Write for example meter('ece', 'nll').")
-    return Meter(find_metrics(names), kind, ignore, average)
+    return Meter(find_metrics(names), kind, ignore, average, **raters)
 
 
 def __getattr__(name: str) -> Callable[..., float | None]:

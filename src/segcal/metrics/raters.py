@@ -22,7 +22,10 @@ from segcal.metrics.base import Metric, Reader
 from segcal.metrics.masks import dice_score
 from segcal.raters import Raters
 from segcal.statistics.additive import Confusion, FreeEnergy
+from segcal.statistics.boundary import Bands
+from segcal.statistics.case import CaseTables
 from segcal.statistics.raters import RaterTable
+from segcal.statistics.reliability import Curve
 from segcal.statistics.voxel_sample import VoxelSample
 
 
@@ -67,6 +70,17 @@ def in_voxels(part: Any, total: int) -> Any:
     if not hasattr(part, "__dataclass_fields__") or isinstance(part, FreeEnergy | VoxelSample):  # which count voxels
         return part
     return replace(part, **{f.name: in_voxels(getattr(part, f.name), total) for f in fields(part)})
+
+
+def in_votes(part: Any, total: int) -> Any:
+    """Return tables whose curves have sums in votes, as their counts are, for whoever divides one by the other."""
+    if isinstance(part, dict):
+        return {key: in_votes(value, total) for key, value in part.items()}
+    if isinstance(part, Curve):
+        return replace(part, confidence=part.confidence * total)
+    if isinstance(part, CaseTables | Bands):
+        return replace(part, **{f.name: in_votes(getattr(part, f.name), total) for f in fields(part)})
+    return part
 
 
 def _mean(numbers: list[float], weights: tuple[int, ...] | None = None) -> float:

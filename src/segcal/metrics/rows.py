@@ -14,6 +14,7 @@ import torch
 
 from segcal.errors import InputError
 from segcal.metrics import METRICS, find_metrics
+from segcal.metrics.raters import in_votes
 from segcal.metrics.tensors import CaseMean, Meter
 from segcal.statistics.additive import Confusion, Likelihood, Ranking
 from segcal.statistics.case import CaseTables
@@ -42,6 +43,7 @@ class CaseRows:
         bins: int | None = None,
         ignore: int | None = None,
         average: str | None = None,
+        **raters: Any,
     ) -> None:
         (self.metric,) = find_metrics((name,)).values()
         if "reference" in self.metric.needs:
@@ -49,7 +51,9 @@ class CaseRows:
             raise InputError(f"{name} compares two predictions, but one is given here. Choose one of: {listed}.")
         self.metric = self.metric if bins is None else self.metric.with_bins(bins)
         self.name, self.bins = name, self.metric.bins or BINS
-        self._meter = Meter({name: self.metric, "ece": METRICS["ece"].with_bins(self.bins)}, kind, ignore, average)
+        both = {name: self.metric, "ece": METRICS["ece"].with_bins(self.bins)}
+        self._meter = Meter(both, kind, ignore, average, **raters)
+        self._meter.metric(name)
         one_voxel = torch.full((1, 1), 0.5) if kind == "sigmoid" else torch.full((1, num_classes, 1), 1 / num_classes)
         declared = Meter(self._meter.metrics, "sigmoid" if kind == "sigmoid" else "probs")
         (blank,) = declared.tables(one_voxel, torch.zeros(1, 1, dtype=torch.int64))
@@ -75,7 +79,10 @@ class CaseRows:
 
     def curve(self, row: CountedRow) -> Curve:
         """Return the reliability curve of a sum of rows."""
-        return self._curve.unpacked(row.counts[-2 * self.bins :], row.sums[-self.bins :])
+        curve: Curve = in_votes(
+            self._curve.unpacked(row.counts[-2 * self.bins :], row.sums[-self.bins :]), self._meter.votes
+        )
+        return curve
 
     def _kept(self, tables: CaseTables) -> tuple[Any, Curve]:
         return self._meter.part(self.name, tables), tables.reliability[self.bins]["all"]

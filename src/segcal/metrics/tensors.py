@@ -18,6 +18,8 @@ from segcal.cases.suspicion import like_probabilities, warn
 from segcal.checks import as_tensor, check_choice, check_finite, check_labels, check_spacing
 from segcal.errors import InputError
 from segcal.metrics.base import Metric, Needs
+from segcal.metrics.raters import rater_metrics
+from segcal.raters import DECLARED, Raters
 from segcal.statistics import CaseTables
 from segcal.statistics.additive import AdditiveTable
 
@@ -40,14 +42,21 @@ class Meter:
         kind: what the numbers are: "logits", "probs" or "sigmoid".
         ignore: the label that does not count.
         average: "cases": the mean of one number per case; "voxels": one number of all voxels; None: as a metric says.
+        **raters: the declaration of several, as of :class:`segcal.ArrayCases`; labels of a case then have its axes.
     """
 
     @typed
     def __init__(
-        self, metrics: Mapping[str, Metric], kind: str = "logits", ignore: int | None = None, average: str | None = None
+        self,
+        metrics: Mapping[str, Metric],
+        kind: str = "logits",
+        ignore: int | None = None,
+        average: str | None = None,
+        **raters: Any,
     ) -> None:
-        self.metrics = dict(metrics)
-        self._needs = Needs.of(metrics.values())
+        self._raters = Raters.declared(**raters)
+        self.metrics = dict(metrics) if self._raters is None else rater_metrics(metrics, self._raters)
+        self._needs = Needs.of(self.metrics.values())
         self._kind, self._ignore = check_kind(kind), ignore
         if average is not None:
             check_choice(average, "average", AVERAGES)
@@ -66,6 +75,20 @@ class Meter:
     def __repr__(self) -> str:
         return f"Meter of {', '.join(self.metrics)}"
 
+    @property
+    def votes(self) -> int:
+        """The votes that a voxel can have, 1 of one rater."""
+        return 1 if self._raters is None else sum(self._raters.weights)
+
+    def metric(self, name: str) -> Metric:
+        """Return a metric; refuse one that these raters do not have."""
+        if name not in self.metrics:
+            raise InputError(
+                f"{name} compares label maps, but shares hold none. Declare the maps with raters='axis', or take "
+                "another metric."
+            )
+        return self.metrics[name]
+
     @typed
     def update(
         self, logits: object, labels: object, reference: object = None, spacing: tuple[float, ...] | None = None
@@ -74,7 +97,7 @@ class Meter:
 
         Args:
             logits: ``(batch, classes, *space)``, of any floating type, on any device.
-            labels: ``(batch, *space)``, class indices.
+            labels: ``(batch, *space)``, class indices; of several raters one array per case, such as its shares.
             reference: ``(batch, *space)``, the prediction to compare with, for metrics of flips.
             spacing: the voxel size along each axis of space, for distances.
         """
@@ -100,7 +123,7 @@ class Meter:
         batch, truth, old = self._divide(logits, labels, reference)
         if self._kind == "logits" and len(batch):
             warn(like_probabilities(["the batch"] if looks_like_probabilities(batch[0]) else []))
-            if batch.is_cuda and old is None and self._needs.tables <= {"classwise"}:
+            if batch.is_cuda and old is None and self._raters is None and self._needs.tables <= {"classwise"}:
                 return self._count_at_once(batch, truth, spacing)
         cases = zip(batch, truth, [None] * len(batch) if old is None else old, strict=True)
         return [self._count(*case, spacing) for case in cases]
@@ -129,8 +152,14 @@ class Meter:
     ) -> CaseTables:
         logits = to_log_domain(raw, self._kind, "logits")
         check_spacing(spacing, logits.ndim - 1)
-        truth = check_labels(labels, "labels", logits.shape[1:], len(logits), self._ignore).cpu()
-        return self._needs.count(logits, truth, self._needs.bands(truth), reference, spacing=spacing).tables
+        votes, space = None, tuple(logits.shape[1:])
+        if self._raters is None:
+            truth = check_labels(labels, "labels", space, len(logits), self._ignore).cpu()
+        else:
+            votes = self._raters.votes(labels.cpu(), "labels", space, len(logits), self._ignore)
+            truth = votes.labels()
+        bands = self._needs.bands(truth)
+        return self._needs.count(logits, truth, bands, reference, spacing=spacing, votes=votes).tables
 
     def _count_at_once(self, batch: Tensor, labels: Tensor, spacing: tuple[float, ...] | None) -> list[CaseTables]:
         """Return the tables of each case of logits that are on a device, where the labels stay too."""
@@ -148,7 +177,7 @@ class Meter:
         old = None if reference is None else as_tensor(reference, "reference").cpu()
         if batch.ndim == (1 if self._kind == "sigmoid" else 2):  # voxels without space are one case
             batch, truth, old = batch.movedim(0, -1)[None], truth[None], None if old is None else old[None]
-        other = old is not None and old.shape != truth.shape
+        other = old is not None and self._raters is None and old.shape != truth.shape
         if batch.ndim < 2 or truth.ndim < 1 or len(batch) != len(truth) or other:
             found = f"{tuple(truth.shape)}" if old is None else f"{tuple(truth.shape)}, reference {tuple(old.shape)}"
             raise InputError(
@@ -174,8 +203,10 @@ def on_tensors(name: str, metric: Metric) -> Callable[..., float | None]:
         bins: int | None = None,
         **options: Any,
     ) -> float | None:
+        raters = {key: options.pop(key) for key in DECLARED if key in options}
         chosen = metric if bins is None else metric.with_bins(bins)
-        meter = Meter({name: chosen.with_options(**options) if options else chosen}, kind, ignore, average)
+        meter = Meter({name: chosen.with_options(**options) if options else chosen}, kind, ignore, average, **raters)
+        meter.metric(name)
         meter.update(logits, labels, reference, spacing)
         return meter.compute()[name]
 
@@ -191,6 +222,6 @@ def on_tensors(name: str, metric: Metric) -> Callable[..., float | None]:
         reference: ``(batch, *space)``, the prediction to compare with, for metrics of flips.
         spacing: the voxel size along each axis of space, for distances.
         bins: another number of bins, for metrics that have them.
-        options: other conventions, as the function behind the metric documents them.
+        options: other conventions, as the function behind the metric documents them; and those of several raters.
     """
     return measure

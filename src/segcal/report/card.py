@@ -159,6 +159,7 @@ def _description(fitted: Fitted) -> doc.CardDescription:
         held_out_parts=() if rests is None else tuple(rests.sites.values()),
         sites_declared=rests is not None and rests.declared,
         title=calibrator_words(calibrator),
+        raters="" if fitted.raters is None else str(fitted.raters),
     )
 
 
@@ -206,7 +207,7 @@ def _monitoring(fitted: Fitted) -> doc.Monitoring | None:
     levels = tuple(level for level in TRUST_LEVELS if draws >= draws_needed(level))
     objects = 0 if fitted.objects is None else len(fitted.objects.cases)
     regions = isinstance(fitted.calibrator, PerRegion)
-    return doc.Monitoring(len(reference.cases), draws, reference.source, levels, regions, objects)
+    return doc.Monitoring(len(reference.ids), draws, reference.source, levels, regions, objects)
 
 
 def _hashed(fitted: Fitted, cases: Sequence[str]) -> doc.CaseSet:

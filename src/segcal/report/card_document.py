@@ -55,6 +55,7 @@ class CardDescription(Struct, frozen=True):
         classes: what the fit rests on, class by class; nothing of regions.
         held_out_parts: groups of each declared site, or else of each cluster of groups, that the choice held out.
         sites_declared: whether those sites were declared.
+        raters: several raters who labelled those cases, in words; "" of one.
     """
 
     calibrator: str
@@ -76,6 +77,7 @@ class CardDescription(Struct, frozen=True):
     held_out_parts: tuple[int, ...] = ()
     sites_declared: bool = False
     title: str = ""
+    raters: str = ""
 
 
 class Promise(Struct, frozen=True):
@@ -233,7 +235,8 @@ def blocks(card: Card) -> Iterator[CardBlock]:
         "data": f"{card.dataset}; {', '.join(f'{own.cases} {role}' for role, own in data.items())} cases",
         "date": card.date,
         "version": f"segcal {card.segcal}",
-        "fit": f"{what.fit_method}, {what.voxels:,} of {what.voxels_available:,} voxels",
+        "fit": f"{what.fit_method}, {what.voxels:,} of {what.voxels_available:,} voxels"
+        f"{what.raters and f', labels of {what.raters}'}",
         "optimum": optimum if what.kkt_residual is None else f"{optimum}, residual {what.kkt_residual:.1e}",
         "data fingerprint": what.data_fingerprint,
         "calibrator digest": what.digest,

@@ -23,7 +23,12 @@ GLOBAL, OTHERS = "Global calibrators", "Spatially adaptive or class-conditional 
 CONDITIONAL = ("cdc", "cms_ap", "cms_op")
 SHOWN = {
     "nll": Column("NLL"),
+    "rater_entropy": Column("least NLL"),
+    "brier_to_share": Column("Brier to share"),
     "dice": Column("DSC", digits=1, scale=100),
+    "dice (majority)": Column("DSC, majority", digits=1, scale=100),
+    "rater_dice": Column("DSC of raters", digits=1, scale=100),
+    "volume_crps": Column("volume CRPS"),
     "ece": Column("ECE"),
     "ba_ece": Column("BA-ECE"),
     "ace": Column("ACE"),
@@ -63,14 +68,17 @@ def write_tables(summary: Summary, folder: str | Path, overwrite: bool = False) 
 
 def _tasks_table(summary: Summary) -> Table:
     """Return Table 1: classes, members and splits of each task."""
-    columns = tuple(Column(title, digits=0) for title in ("C", "M", "cal", "val", "test", "cases"))
+    several = any(task.raters for task in summary.tasks)
+    titles = ("C", "M", "cal", "val", "test", "cases", *(["raters"] if several else []))
+    columns = tuple(Column(title, digits=0) for title in titles)
     rows = []
     for task in summary.tasks:
         parts = [
             Cell(sizes[0] if min(sizes) == max(sizes) else f"{min(sizes)}–{max(sizes)}")
             for sizes in (task.cal, task.val, task.test)
         ]
-        rows.append(Row(task.name, (Cell(task.num_classes), Cell(task.members), *parts, Cell(task.cases))))
+        own = (Cell(task.num_classes), Cell(task.members), *parts, Cell(task.cases), Cell(task.raters or None))
+        rows.append(Row(task.name, own[: len(columns)]))
     note = f"Divided {summary.repeats} times anew; cases of one group stay together, so sizes may differ a little."
     return Table("Tasks, classes, ensemble members and splits", "Task", columns, (Group("", tuple(rows)),), (note,))
 
@@ -139,21 +147,24 @@ def _results(
     shown: Mapping[str, Column] = SHOWN,
 ) -> Table:
     """Return a table of results; a block of columns is a task, the task tested on, and a heading."""
-    names = [name for name in shown if name in summary.metrics]
-    columns = tuple(
-        replace(shown[name], span=heading, better=summary.metrics[name].better)
-        for _, _, heading in blocks
-        for name in names
-    )
     numbers = {(row.task, row.test_on, row.pipeline): row.metrics for row in summary.results}
+    listed = [
+        (task, other, heading, name)
+        for task, other, heading in blocks
+        for name in shown
+        if name in summary.metrics and any(name in own for key, own in numbers.items() if key[:2] == (task, other))
+    ]
+    columns = tuple(
+        replace(shown[name], span=heading, better=summary.metrics[name].better) for _, _, heading, name in listed
+    )
     groups = []
     for group in summary.groups:
         rows = []
         for pipeline in group.rows:
-            found = [numbers.get((task, other, pipeline)) for task, other, _ in blocks]
-            if any(found):
+            found = [(numbers.get((task, other, pipeline)), name) for task, other, _, name in listed]
+            if any(own for own, _ in found):
                 facts = summary.pipelines[pipeline]
-                cells = tuple(_cell(metrics, name, facts, intervals) for metrics in found for name in names)
+                cells = tuple(_cell(own, name, facts, intervals) for own, name in found)
                 mark, latex = ("", "") if facts.translation_invariant else (" ×", r" [$\times$]")
                 rows.append(Row(pipeline + mark, cells, facts.latex + latex))
         if rows:
@@ -161,8 +172,9 @@ def _results(
     columns = tuple(
         _fine(column, [row.cells[n] for one in groups for row in one.rows]) for n, column in enumerate(columns)
     )
-    notes = _notes(summary, intervals)
-    if FIELD.keys() & {*names}:
+    named = {name for *_, name in listed}
+    notes = _notes(summary, intervals, "rater_entropy" in named)
+    if FIELD.keys() & named:
         notes += ("ECE (field): 15 bins, pooled over voxels, as other libraries have it.",)
     return Table(title, "Pipeline", columns, tuple(groups), notes)
 
@@ -181,10 +193,15 @@ def _cell(metrics: Mapping[str, Estimate] | None, name: str, facts: PipelineFact
     return Cell(found.value, found.low, found.high) if intervals else Cell(found.value)
 
 
-def _notes(summary: Summary, intervals: bool) -> tuple[str, ...]:
+def _notes(summary: Summary, intervals: bool, raters: bool) -> tuple[str, ...]:
     level = 100 * summary.bootstrap.level
     notes = ["DSC and Flip in %. — not applicable; × not translation-invariant. Bold: best of the column as shown."]
     notes += BINS
+    if raters:
+        notes.append(
+            "Numbers are means over raters. The least NLL is what raters themselves leave, and DSC of raters that of "
+            "each pair of them."
+        )
     if intervals:
         notes.append(
             f"[{level:g} % interval of a bootstrap over groups of cases and repeats; ACE: min, max over "

@@ -46,6 +46,16 @@ class CaseTables(AdditiveTable):
     sample: VoxelSample | None = None
     raters: RaterTable | None = None  # of several raters: then counts are of votes, and sums in units of all of a voxel
 
+    @property
+    def votes(self) -> int:
+        """The votes that a voxel can have, 1 of one rater."""
+        return 1 if self.raters is None else sum(self.raters.weights)
+
+    @property
+    def voxels(self) -> int:
+        """The voxels that count; one that lacks votes counts by its share."""
+        return self.likelihood.voxels // self.votes
+
 
 class Counted(NamedTuple):
     """The tables of a case and, if it was asked for, its prediction ``(*space)``, int16."""

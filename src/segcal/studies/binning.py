@@ -160,9 +160,8 @@ def _run_reliability(setting: Setting) -> ReliabilityData:
     for task in (task.name for task in setting.tasks):
         tasks[task] = own = {}
         for role, pipeline in choose_pipelines(setting, task).items():
-            curves = [
-                unit.total.tables.reliability[BINS]["all"] for unit in setting.results.repeats(task, pipeline.title)
-            ]
+            units = setting.results.repeats(task, pipeline.title)
+            curves = [unit.total.shown.reliability[BINS]["all"] for unit in units]
             total, *apart = map(_binned, (sum(curves[1:], curves[0]), *curves))
             ace = setting.summary.numbers(task, pipeline.title)["ace"]
             own[role] = ChosenCurves(pipeline.title, pipeline.preserves, ace, total, apart)

@@ -116,7 +116,7 @@ def _curves(
         metric = METRICS[name]
         for size, own in units.items():
             if metric.pooled:
-                first, second = ([metric(unit.total.tables) for unit in each] for each in (usual, own))
+                first, second = ([metric(unit.total.shown) for unit in each] for each in (usual, own))
                 gaps = [None if a is None or b is None else b - a for a, b in zip(first, second, strict=True)]
                 point = SizePoint(size, over_repeats(second), over_repeats(gaps))
             else:

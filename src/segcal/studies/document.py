@@ -128,7 +128,7 @@ def task_section(
         rows=shown,
         curves={
             title: pipeline_curves(
-                [curves_of(u.total.tables) for u in own], [u.total.spread for u in own], level, classes
+                [curves_of(u.total.shown) for u in own], [u.total.spread for u in own], level, classes
             )
             for title, own in units.items()
         },

@@ -92,14 +92,14 @@ def _run(setting: Setting) -> PaddingData:
     """Pad the first task of a benchmark whose cases have masks, and fit and judge its calibrators the three ways."""
     for task in setting.tasks:
         split = setting.split(task, "mean_logits")
-        if split.cal.has_offset and split.cal.read(split.cal.ids[0]).mask is not None:
+        if split.cal.has_offset and split.cal.raters is None and split.cal.read(split.cal.ids[0]).mask is not None:
             wanted = setting.protocol.study_options.padding_calibrators
             pipelines = {each.calibrator: each for each in setting.pipelines(task.name, "mean_logits")}
             # Inside the mask the padded cases are the benchmark's own: what it fitted need not be fitted again.
             names = [name for name in pipelines if wanted is None or name in wanted]
             known = {name: setting.calibrator(task, pipelines[name]) for name in names}
             return study_padding(split, known, setting.protocol.fit)
-    raise NothingToStudyError("no task has logits with their offset and a mask")
+    raise NothingToStudyError("no task has logits with their offset, a mask and one label per voxel")
 
 
 def study_padding(split: Split, masked: Mapping[str, Calibrator], config: FitConfig) -> PaddingData:

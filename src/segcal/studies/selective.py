@@ -229,9 +229,9 @@ def _detect(setting: Setting, task: Task) -> DetectionTask | None:
     """Draw the oracle's curves of a task, and place its learned selectors beside them."""
     pipelines = setting.pipelines(task.name, "mean_logits")
     bases = [each for each in pipelines if each.calibrator in BASES and not each.options]
-    if not bases:
-        return None
     cases = setting.some_tested(task)
+    if not bases or cases.raters is not None:  # an oracle knows one label
+        return None
     oracle = oracle_curves(cases, {each.title: setting.calibrator(task, each) for each in bases})
     selective = [each for each in pipelines if each.calibrator == "selective"]
     return DetectionTask(
@@ -346,6 +346,6 @@ DETECTION = Study(
     "counts the test cases of a repeat eleven times", False,
     per_task(
         _detect, partial(DetectionData, list(RATES)),
-        f"no task has one of {', '.join(BASES)} of the mean logits among its pipelines",
+        f"no task has one of {', '.join(BASES)} of the mean logits among its pipelines, and one label per voxel",
     ), DetectionData, _detection_tables, _detection_figures,
 )  # fmt: skip

@@ -27,7 +27,7 @@ from segcal.fitting.choice import Candidate, ChoiceRule, Tried, candidates
 from segcal.fitting.division import groups_of
 from segcal.fitting.scores import measure
 from segcal.fitting.voxels import StreamedVoxels
-from segcal.metrics import METRICS, find_metrics
+from segcal.metrics import METRICS, find_metrics, rater_metrics
 from segcal.report.document import TaskSection
 from segcal.report.figures import Drawn, line_style, new_figure, shorten, styled
 from segcal.report.paper_tables import FOLDER as TABLES
@@ -121,6 +121,7 @@ class ChangedCases(Cases):
 
     def __init__(self, cases: Cases, change: Callable[[Case], Case]) -> None:
         super().__init__(cases.ids, cases.num_classes, "logits", cases.pooling, cases.class_names, groups=cases.groups)
+        self.raters = cases.raters
         self._cases, self._change = cases, change
 
     def read(self, case_id: str) -> Case:
@@ -131,6 +132,7 @@ class ChangedCases(Cases):
 def count_stages(cases: Cases, calibrators: Mapping[str, Calibrator], metrics: tuple[str, ...]) -> dict[str, Stage]:
     """Return the numbers of the cases after each calibrator, every case read once."""
     chosen = find_metrics(metrics)
+    chosen = chosen if cases.raters is None else rater_metrics(chosen, cases.raters)
     counter, stages = Counter(chosen), {name: Stage(chosen) for name in calibrators}
     for case in cases:
         for name, counted in counter.count_each(case, calibrators)[1].items():

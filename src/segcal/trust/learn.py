@@ -100,6 +100,11 @@ class Finder:
         found = find_objects(self._calibrator, case, self._structures, self._rule)
         return replace(found, affine=_affine(self._cases, case_id, case.logits.ndim - 1))
 
+    def of_raters(self, case_id: str) -> list[CaseObjects]:
+        """Read a case and find its objects, once as each rater labelled it."""
+        each, how = self._cases.checked(case_id).by_rater(), (self._structures, self._rule)
+        return [find_objects(self._calibrator, one, *how) for one in each]
+
 
 @typed
 def learn_trust(
@@ -245,18 +250,22 @@ def learn_objects(
     rule = ObjectRule("iou" if measure == "iou" else "overlap", at, smallest)
     own = numbers_of(fitted, structures)
     cases = as_cases(cases, labels, **declared)
-    cases.require_one_rater("what is learned of objects")
+    if cases.raters is not None and cases.raters.form == "shares":
+        raise InputError(
+            "the cases have shares of raters, but an object is real to each rater or not. Open them with label maps."
+        )
     chosen, source = judges_among(fitted, cases, held_out)
     failures, kept, total = Failures(failed), [], 0
     for calibrator, part in _parts(fitted, chosen, source, check_device(device)):
         finder = Finder(calibrator, part, own, rule)
-        for case_id, found in walk(part.ids, finder, workers, failures.take, progress):
-            total += len(found.table)
-            if np.isnan(found.structures).any() or total > MOST_OBJECTS:
+        for case_id, each in walk(part.ids, finder.of_raters, workers, failures.take, progress):
+            total += sum(len(found.table) for found in each)
+            if np.isnan(each[0].structures).any() or total > MOST_OBJECTS:
                 unlabelled = "it has no labels, but objects are learned from them. Open the cases with labels"
                 many = f"objects are {total} with its own, but {MOST_OBJECTS} can be kept. Pass a larger `smallest`"
                 raise CaseError(case_id, f"{many if total > MOST_OBJECTS else unlabelled}, or leave cases out.")
-            kept.append(ObjectCase(found.case, found.group, *map(written_numbers, (found.table, found.structures))))
+            for found in each:
+                kept.append(ObjectCase(found.case, found.group, *map(written_numbers, (found.table, found.structures))))
     if not kept:
         raise failures.refuse_all(len(chosen))
     digest, ordered = calibrator_digest(fitted.calibrator), tuple(sorted(kept, key=lambda each: each.id))

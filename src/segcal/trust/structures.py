@@ -43,6 +43,7 @@ PROMISES = {
     "value ({proved}). Each reference case was judged by a fit without it. For inner and outer masks nothing is "
     "proved.",
 }
+RATED = "The reference was labelled by up to {most} raters: intervals are for what a rater marks, not their majority."
 CASES, GROUPS = "cases", "groups of equal weight"
 
 
@@ -125,8 +126,10 @@ def promise_of(reference: Reference, judge: Judge) -> str:
         size = max(Counter({each.group: each.fold for each in reference.cases}.values()).values())
         proved = f"proved: {100 * proved_level(judge.level, judge.fewest, size):.3g} %"
     words = PROMISES[reference.source]
-    draws = CASES if judge.draws == len(reference.cases) else GROUPS
-    return words.format(level=100 * judge.level, draws=draws, proved=proved)
+    rows = Counter(each.id for each in reference.cases)  # one of each rater
+    draws, most = CASES if judge.draws == len(rows) else GROUPS, max(rows.values())
+    said = words.format(level=100 * judge.level, draws=draws, proved=proved)
+    return said if most == 1 else f"{said} {RATED.format(most=most)}"
 
 
 def sum_cases(
