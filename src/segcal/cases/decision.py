@@ -16,7 +16,7 @@ from torch import Tensor
 from segcal.cases.keep_argmax import keep_binary_decision, keep_decision, keep_side, lowest_argmax
 from segcal.cases.kinds import Padding, find_padding, kind_warning_of, region_logits, to_log_domain
 from segcal.checks import MAX_CLASSES
-from segcal.kernels.compare_winner import BELOW, compare_winner
+from segcal.kernels.compare_winner import BELOW, compare_winner, winners
 from segcal.numerics import winner
 from segcal.pooling import pool_each, pool_regions
 from segcal.regions import Regions
@@ -69,7 +69,7 @@ class _Classes:
 
     def mask(self, logits: Tensor) -> Tensor:
         """Return what logits decide."""
-        return winner(logits, axis=0)
+        return winners(logits) if logits.device.type == "cpu" else winner(logits, axis=0)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Return the probabilities of scores."""
