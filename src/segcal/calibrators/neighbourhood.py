@@ -12,7 +12,7 @@ calibrator is applied at the resolution at which it was fitted. Beyond the borde
 is inside. All voxels of a prediction count, also those whose label is ignored, since nobody knows these later.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -54,16 +54,21 @@ def neighbourhood(logits: Logits, context: Context | None, names: Sequence[str],
     if not windows.serves(logits):
         gap, decided = runner_up_gap(logits), winner(logits)
         return torch.stack([_one(name, logits, gap, decided, context, calibrator) for name in names], dim=1)
-    gap, decided = windows.gap_and_winner(logits, LARGEST_GAP)
     around = logits.new_empty(len(logits), len(names), *logits.shape[2:])
-    for number, name in enumerate(names):
-        if name in GAP_WINDOWS:
-            windows.window_mean(gap, GAP_WINDOWS[name], around[:, number])
-        elif name in SHARE_WINDOWS:
-            windows.window_share(decided, logits.shape[1], SHARE_WINDOWS[name], around[:, number])
-        else:
-            around[:, number] = _one(name, logits, gap, decided, context, calibrator)
+    _fill(dict(zip(names, around.unbind(1), strict=True)), logits, context, calibrator)
     return around
+
+
+def _fill(rows: Mapping[str, Tensor], logits: Logits, context: Context | None, calibrator: str) -> None:
+    """Fill rows ``(batch, *space)`` with contexts by fused passes."""
+    gap, decided = windows.gap_and_winner(logits, LARGEST_GAP)
+    for name, row in rows.items():
+        if name in GAP_WINDOWS:
+            windows.window_mean(gap, GAP_WINDOWS[name], row)
+        elif name in SHARE_WINDOWS:
+            windows.window_share(decided, logits.shape[1], SHARE_WINDOWS[name], row)
+        else:
+            row[:] = _one(name, logits, gap, decided, context, calibrator)
 
 
 def _one(name: str, logits: Logits, gap: Tensor, decided: Tensor, context: Context | None, calibrator: str) -> Tensor:
@@ -91,11 +96,10 @@ def each_context(logits: Logits, context: Context, wanted: Collection[str]) -> T
     """Return float32 ``(all contexts, n)`` of the voxels of one image; NaN for what is not wanted, or not known."""
     known = {"gap_image", *(WINDOWS if logits.ndim - 2 in (2, 3) else ())}
     known |= set() if context.disagreement is None else {"disagreement"}
-    found = torch.full((len(CONTEXTS), logits[0, 0].numel()), torch.nan)
-    for number, name in enumerate(CONTEXTS):
-        if name in wanted and name in known:
-            found[number] = neighbourhood(logits, context, [name], "fit").reshape(-1)
-    return found
+    found = torch.full((len(CONTEXTS), 1, *logits.shape[2:]), torch.nan, dtype=logits.dtype)
+    rows = {name: row for name, row in zip(CONTEXTS, found, strict=True) if name in wanted and name in known}
+    _fill(rows, logits, context, "fit")
+    return found.reshape(len(CONTEXTS), -1).float()
 
 
 def half_window(names: Sequence[str]) -> int:

@@ -145,8 +145,11 @@ class _Classes:
         if kind == "sigmoid":
             return scores[1].exp().cpu().numpy().astype(dtype)
         values = scores.detach().cpu().to(torch.float64 if dtype == np.float64 else torch.float32)
-        # A log-probability below the range of the type stays finite.
-        values = values.exp() if kind == "probs" else values.clamp(min=float(np.finfo(dtype).min))
+        lowest = float(np.finfo(dtype).min)
+        if kind == "probs":
+            values = values.exp()
+        elif dtype != np.float16 or (values.numel() and float(values.amin()) < lowest):
+            values = values.clamp(min=lowest)  # a log-probability below the range of the type stays finite
         if dtype == np.float16:
             values = values.half()  # rounds as numpy does, many times faster
         return values.numpy().astype(dtype, copy=False)
