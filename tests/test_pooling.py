@@ -1,5 +1,4 @@
 import gc
-import math
 import weakref
 
 import numpy as np
@@ -128,15 +127,71 @@ def test_members_that_agree_do_not_disagree_and_certain_ones_disagree_by_log_two
     assert float(pool_members(certain, "mean_logits", disagreement=True)[1]) == pytest.approx(np.log(2))
 
 
+def pooled_one_by_one(members):
+    """Means of logits and of probabilities, and the mutual information, in float64 from the definitions."""
+    wide = np.stack([np.asarray(member, np.float64) for member in members])
+    log_probs = wide - wide.max(1, keepdims=True)
+    log_probs = log_probs - np.log(np.exp(log_probs).sum(1, keepdims=True))
+    top = log_probs.max(0)
+    mean = top + np.log(np.exp(log_probs - top).mean(0))
+    entropy = -(np.exp(log_probs) * log_probs).sum(1).mean(0)
+    return wide.mean(0), mean, -(np.exp(mean) * mean).sum(0) - entropy
+
+
 @pytest.mark.parametrize("shape", [(2,), (3, 1000), (11, 2, 90, 123), (150, 37, 41)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_tiles_of_probabilities_change_no_bit(shape, dtype, monkeypatch):
-    monkeypatch.setattr(pooling, "TILE_VALUES", 1 << 12)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("scale", [3, 100])
+def test_pooling_in_one_pass_is_that_of_the_definitions(shape, dtype, scale):
+    """At the scale of 100 many probabilities are below the smallest float32; every member but one has them."""
     generator = torch.Generator().manual_seed(0)
-    members = [4 * torch.randn(shape, generator=generator, dtype=dtype) for _ in range(3)]
-    whole = torch.log_softmax(members[0], 0)
+    scales = [scale, scale, 1, scale]
+    members = [(each * torch.randn(shape, generator=generator)).to(dtype) for each in scales]
+    (logits, log_probs), disagreement = pooling.pool_each(members, ["mean_logits", "mean_probs"], disagreement=True)
+    expected = pooled_one_by_one([member.float() for member in members])
+    for found, exact in zip((logits, log_probs, disagreement), expected, strict=True):
+        np.testing.assert_allclose(found, exact, rtol=1e-6, atol=2e-7 * max(scale, 50))
+    total = members[0].float()
     for member in members[1:]:
-        whole = torch.logaddexp(whole, torch.log_softmax(member, 0))
-    found = pool(members, "mean_probs")
-    assert torch.equal(found, whole - math.log(3))
-    assert found.shape == torch.Size(shape)
+        total = total + member.float()
+    assert torch.equal(logits, total / 4)
+
+
+def test_probabilities_that_are_small_in_every_member_are_added_as_logarithms():
+    gaps = np.array(
+        [[10.0, 79.9, 80.1, 200.0, 90.0], [10.0, 80.1, 79.9, 300.0, 70.0], [200.0, 75.0, 95.0, 201.0, 95.0]]
+    )
+    members = [np.stack([np.zeros(5), -gap]).astype(np.float32) for gap in gaps]
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        found = pool([members[k] for k in order], "mean_probs")
+        np.testing.assert_allclose(found, pooled_one_by_one(members)[1], rtol=3e-7, atol=1e-7)
+
+
+def test_pooling_does_not_depend_on_threads_or_on_where_a_voxel_lies():
+    members = [torch.from_numpy(member) for member in members_of(3, (5, 40_000), dtype=np.float16)]
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(pooling.pool_each(members, ["mean_probs", "mean_logits"], disagreement=True))
+    finally:
+        torch.set_num_threads(before)
+    (one, disagreement), (two, other) = found
+    assert all(map(torch.equal, one, two))
+    assert torch.equal(disagreement, other)
+    part = pooling.pool_each([member[:, 12_345:12_999] for member in members], ["mean_probs"])[0][0]
+    assert torch.equal(part, one[0][:, 12_345:12_999])
+
+
+def test_members_of_several_types_are_pooled_together():
+    members = members_of(3)
+    mixed = [members[0].astype(np.float16), members[1], members[2].astype(np.float32)]
+    np.testing.assert_allclose(pool(mixed, "mean_probs"), pooled_one_by_one(mixed)[1], atol=1e-6)
+    with pytest.raises(InputError, match="member 1 has values up to 1e"):
+        pool([np.zeros((2, 3), np.float32), np.full((2, 3), 1e20, np.float32)], "mean_logits")
+
+
+def test_a_gradient_comes_back_through_the_mean_of_logits():
+    members = [torch.zeros(2, 3, requires_grad=True), torch.ones(2, 3)]
+    pool(members, "mean_logits").sum().backward()
+    assert members[0].grad.unique().tolist() == [0.5]

@@ -62,8 +62,6 @@ def test_the_wheel_has_the_command_and_the_version(wheel):
     metadata = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
     assert metadata["Version"] == __version__
     assert metadata["License-Expression"] == "Apache-2.0"
-    needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
-    assert not [line for line in needed if line.startswith("edt")], "LGPL: the extra `fast`"
 
 
 def test_links_of_the_long_description_lead_to_pages_of_the_site(wheel):

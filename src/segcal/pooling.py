@@ -11,7 +11,8 @@ How much the members disagree is found in the same pass: the mutual information 
 
 in nats, between 0 (all members say the same) and :math:`\log \min(M, C)`. It does not depend on the pooling.
 
-Members are consumed one at a time: two of them are in memory at most, however many there are.
+Members are consumed one at a time: two of them are in memory at most, however many there are. Float32 and half types on
+the CPU take a fused loop (:mod:`segcal.kernels.pooling_numba`); all else, plain tensor operations.
 """
 
 import math
@@ -25,14 +26,12 @@ from torch import Tensor
 from segcal.arguments import typed
 from segcal.checks import as_tensor, check_choice, check_finite, check_floating
 from segcal.errors import InputError
+from segcal.kernels.pooling_numba import FusedSums
 from segcal.numerics import canonical_logits, compute_dtype
 from segcal.types import Logits
 
-# Values that are taken from a member at a time: what is made of them stays in the cache. Tiles are whole vectors of any
-# processor, since what is left at the end of a row is rounded otherwise.
-TILE_VALUES, VECTOR = 1 << 17, 1 << 10
 # Logarithms below it belong to probabilities that are zero.
-LEAST, TILE_VOXELS = -1000.0, 1 << 14
+LEAST = -1000.0
 
 
 class Running(ABC):
@@ -142,23 +141,16 @@ def pool_each(
     members: Iterable[Logits], hows: Sequence[str], disagreement: bool = False
 ) -> tuple[list[Logits], Tensor | None]:
     """Pool members in several ways at once, as :func:`pool_members` does in each."""
-    running, seen = [POOLINGS[check_pooling(how)]() for how in hows], _Disagreement()
-    canonical_too = disagreement or any(isinstance(each, MeanProbs) for each in running)
-    count, room = 0, torch.empty(0)
-    for member in _checked(members):
-        flat, shape = member.reshape(len(member), -1), member.shape
-        if canonical_too:
-            room = torch.empty_like(flat, memory_format=torch.contiguous_format) if not count else room
-            step = VECTOR * max(1, TILE_VALUES // (VECTOR * len(flat)))
-            for part, own in zip(flat.detach().split(step, dim=1), room.split(step, dim=1), strict=True):
-                own.copy_(canonical_logits(part, axis=0))
-        for each in running:
-            each.add(flat, room, count)
-        if disagreement:
-            seen.add(room)
-        count += 1
-        del member, flat
-    return [each.result(count).reshape(shape) for each in running], seen.result(shape[1:])
+    running: _Fused | _Plain | None = None
+    for number, member in enumerate(_checked(members)):
+        if running is None:
+            shape = member.shape
+            running = (_Fused if _is_fused(member, hows) else _Plain)(hows, disagreement)
+        running.add(member.reshape(len(member), -1), f"member {number}")
+        del member
+    assert running is not None
+    pooled, information = running.result()
+    return [each.reshape(shape) for each in pooled], None if information is None else information.reshape(shape[1:])
 
 
 def pool_regions(
@@ -181,33 +173,69 @@ def _as_member(member: object) -> Tensor:
     return as_tensor(member, "member")
 
 
-class _Disagreement:
-    """Running sums over members: of their probabilities, and of their entropies."""
+def _is_fused(member: Tensor, hows: Sequence[str]) -> bool:
+    plain = member.requires_grad or member.is_cuda or member.dtype == torch.float64
+    return not plain and "single" not in [check_pooling(how) for how in hows]
 
-    def __init__(self) -> None:
+
+class _Fused:
+    """Members pooled in several ways by the loop of the CPU."""
+
+    def __init__(self, hows: Sequence[str], disagreement: bool) -> None:
+        self._hows, self._disagreement = hows, disagreement
+        self._sums: FusedSums | None = None
+
+    def add(self, member: Tensor, name: str) -> None:
+        """Add a member ``(classes, n)``."""
+        member = member.detach().contiguous()
+        member = member.float() if member.dtype == torch.float64 else member  # where the first one has another type
+        if self._sums is None:
+            wanted = ("mean_logits" in self._hows, "mean_probs" in self._hows, self._disagreement)
+            self._sums = FusedSums(member, *wanted)
+        self._sums.add(member, name)
+
+    def result(self) -> tuple[list[Tensor], Tensor | None]:
+        """Return what was pooled, and the disagreement."""
+        assert self._sums is not None
+        found, information = {}, None
+        if "mean_logits" in self._hows:
+            found["mean_logits"] = self._sums.mean_logits()
+        if "mean_probs" in self._hows or self._disagreement:
+            found["mean_probs"], information = self._sums.mean_probs()
+        return [found[how] for how in self._hows], information
+
+
+class _Plain:
+    """The same in tensor operations, for every device and type, and with gradients of `mean_logits`."""
+
+    def __init__(self, hows: Sequence[str], disagreement: bool) -> None:
+        self._running, self._disagreement = [POOLINGS[check_pooling(how)]() for how in hows], disagreement
+        self._needs_probs = disagreement or any(isinstance(each, MeanProbs) for each in self._running)
         self._count = 0
 
-    def add(self, canonical: Tensor) -> None:
-        if not self._count:
-            self._probs, self._entropy = torch.zeros_like(canonical), torch.zeros_like(canonical[0])
+    def add(self, member: Tensor, name: str) -> None:
+        """Add a member ``(classes, n)``."""
+        check_finite(member, name)
+        member = member.to(compute_dtype(member.dtype))
+        canonical = canonical_logits(member.detach(), axis=0) if self._needs_probs else member
+        for each in self._running:
+            each.add(member, canonical, self._count)
+        if self._disagreement:
+            probs = canonical.exp()
+            entropy = -(probs * canonical.clamp(min=LEAST)).sum(0)
+            self._probs, self._entropy = (
+                (self._probs + probs, self._entropy + entropy) if self._count else (probs, entropy)
+            )
         self._count += 1
-        for own, probs, entropy in zip(*map(_tiles, (canonical, self._probs, self._entropy[None])), strict=True):
-            found = own.exp()
-            probs += found
-            entropy -= found.mul_(own.clamp(min=LEAST)).sum(0)
 
-    def result(self, space: torch.Size) -> Tensor | None:
-        if self._count < 2:
-            return None
-        mean = self._probs.div_(self._count)
-        found = self._entropy.div_(-self._count)
-        for probs, entropy in zip(_tiles(mean), _tiles(found[None]), strict=True):
-            entropy -= (probs * probs.log().clamp_(min=LEAST)).sum(0)
-        return found.clamp_(min=0).float().reshape(space)
-
-
-def _tiles(values: Tensor) -> Sequence[Tensor]:
-    return values.split(TILE_VOXELS, dim=1)
+    def result(self) -> tuple[list[Tensor], Tensor | None]:
+        """Return what was pooled, and the disagreement."""
+        pooled = [each.result(self._count) for each in self._running]
+        if not self._disagreement or self._count < 2:
+            return pooled, None
+        mean = self._probs / self._count
+        information = -(mean * mean.log().clamp(min=LEAST)).sum(0) - self._entropy / self._count
+        return pooled, information.clamp(min=0).float()
 
 
 def _checked(members: Iterable[Logits]) -> Iterator[Tensor]:
@@ -216,7 +244,6 @@ def _checked(members: Iterable[Logits]) -> Iterator[Tensor]:
         name = f"member {number}"
         member = as_tensor(raw, name)
         check_floating(member, name)
-        check_finite(member, name)
         if shape is not None and tuple(member.shape) != shape:
             what = "classes" if member.ndim == len(shape) and member.shape[1:] == shape[1:] else "shape"
             raise InputError(
@@ -224,6 +251,6 @@ def _checked(members: Iterable[Logits]) -> Iterator[Tensor]:
                 f"Members of one ensemble must agree in {what}; leave this one out or export it again."
             )
         shape = tuple(member.shape)
-        yield member.to(compute_dtype(member.dtype))
+        yield member
     if shape is None:
         raise InputError("members is empty, but at least one member is needed. Pass the logits of each network.")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.kernels.compare_winner import BELOW, EQUAL, WINS, compare_winner
+from segcal.kernels.compare_winner import BELOW, EQUAL, WINS, compare_winner, winners
 
 
 def plain(scores, wanted):
@@ -27,5 +27,7 @@ def test_it_is_what_plain_loops_say(dtype, space):
     found = compare_winner(scores, wanted)
     assert found.dtype == np.uint8
     assert np.array_equal(found, plain(scores, wanted.numpy()))
+    assert winners(scores).dtype == torch.int64
+    assert np.array_equal(winners(scores), scores.double().numpy().argmax(0))
     across = scores.movedim(0, -1).contiguous().movedim(-1, 0)  # classes are neighbours in memory
     assert np.array_equal(compare_winner(across, wanted), found)

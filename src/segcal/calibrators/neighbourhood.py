@@ -13,7 +13,7 @@ calibrator is applied at the resolution at which it was fitted. Beyond the borde
 label is ignored, since nobody knows these later.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -56,13 +56,18 @@ def neighbourhood(logits: Logits, context: Context | None, names: Sequence[str],
     if not windows.serves(logits):
         seen = _seen(logits, runner_up_gap(logits), winner(logits), context)
         return torch.stack([_one(name, logits, *seen, context, calibrator) for name in names], dim=1)
-    seen = _seen(logits, *windows.gap_and_winner(logits, LARGEST_GAP), context)
     around = logits.new_empty(len(logits), len(names), *logits.shape[2:])
-    for name, out in zip(names, around.unbind(1), strict=True):
-        found = _one(name, logits, *seen, context, calibrator, out)
-        if found is not out:
-            out.copy_(found)
+    _fill(dict(zip(names, around.unbind(1), strict=True)), logits, context, calibrator)
     return around
+
+
+def _fill(rows: Mapping[str, Tensor], logits: Logits, context: Context, calibrator: str) -> None:
+    """Fill rows ``(batch, *space)`` with contexts by fused passes."""
+    seen = _seen(logits, *windows.gap_and_winner(logits, LARGEST_GAP), context)
+    for name, row in rows.items():
+        found = _one(name, logits, *seen, context, calibrator, row)
+        if found is not row:
+            row.copy_(found)
 
 
 def _seen(logits: Logits, gap: Tensor, decided: Tensor, context: Context) -> tuple[Tensor, Tensor]:
@@ -110,11 +115,10 @@ def each_context(logits: Logits, context: Context, wanted: Collection[str]) -> T
     """Return float32 ``(all contexts, n)`` of the voxels of one image; NaN for what is not wanted, or not known."""
     known = {"gap_image", *(WINDOWS if logits.ndim - 2 in (2, 3) else ())}
     known |= set() if context.disagreement is None else {"disagreement"}
-    found = torch.full((len(CONTEXTS), logits[0, 0].numel()), torch.nan)
-    for number, name in enumerate(CONTEXTS):
-        if name in wanted and name in known:
-            found[number] = neighbourhood(logits, context, [name], "fit").reshape(-1)
-    return found
+    found = torch.full((len(CONTEXTS), 1, *logits.shape[2:]), torch.nan, dtype=logits.dtype)
+    rows = {name: row for name, row in zip(CONTEXTS, found, strict=True) if name in wanted and name in known}
+    _fill(rows, logits, context, "fit")
+    return found.reshape(len(CONTEXTS), -1).float()
 
 
 def half_window(names: Sequence[str]) -> int:

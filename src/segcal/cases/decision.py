@@ -16,7 +16,7 @@ from torch import Tensor
 from segcal.cases.keep_argmax import keep_binary_decision, keep_decision, keep_side, lowest_argmax
 from segcal.cases.kinds import Padding, find_padding, kind_warning_of, region_logits, to_log_domain
 from segcal.checks import MAX_CLASSES
-from segcal.kernels.compare_winner import BELOW, compare_winner
+from segcal.kernels.compare_winner import BELOW, compare_winner, winners
 from segcal.numerics import winner
 from segcal.pooling import pool_each, pool_regions
 from segcal.regions import Regions
@@ -69,7 +69,7 @@ class _Classes:
 
     def mask(self, logits: Tensor) -> Tensor:
         """Return what logits decide."""
-        return winner(logits, axis=0)
+        return winners(logits) if logits.device.type == "cpu" else winner(logits, axis=0)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Return the probabilities of scores."""
@@ -145,8 +145,11 @@ class _Classes:
         if kind == "sigmoid":
             return scores[1].exp().cpu().numpy().astype(dtype)
         values = scores.detach().cpu().to(torch.float64 if dtype == np.float64 else torch.float32)
-        # A log-probability below the range of the type stays finite.
-        values = values.exp() if kind == "probs" else values.clamp(min=float(np.finfo(dtype).min))
+        lowest = float(np.finfo(dtype).min)
+        if kind == "probs":
+            values = values.exp()
+        elif dtype != np.float16 or (values.numel() and float(values.amin()) < lowest):
+            values = values.clamp(min=lowest)  # a log-probability below the range of the type stays finite
         if dtype == np.float16:
             values = values.half()  # rounds as numpy does, many times faster
         return values.numpy().astype(dtype, copy=False)

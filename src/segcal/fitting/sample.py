@@ -18,6 +18,7 @@ from segcal.errors import InputError
 from segcal.fitting.voxels import (
     HeldVoxels,
     Voxels,
+    distance_of,
     draw_hard,
     hardness,
     neighbourhood_of,
@@ -82,9 +83,11 @@ def _drawn(
     return [(room.content(), own, sum(found.values())) for room, own in zip(rooms, counts, strict=True)]
 
 
-def _draw_from(per_case: int, seed: int, contexts: Collection[str], case: Case) -> tuple[int, Voxels]:
+def _draw_from(
+    per_case: int, seed: int, contexts: Collection[str], case: Case, distance: Tensor | None = None
+) -> tuple[int, Voxels]:
     logits, labels = case.logits.reshape(case.logits.shape[0], -1), require_labels(case).reshape(-1)
-    voxels = Voxels(logits, labels, labels, *neighbourhood_of(case, contexts))
+    voxels = Voxels(logits, labels, labels, *neighbourhood_of(case, contexts, distance))
     entries = None if case.votes is None else case.votes.entries()
     counted = None if entries is None else entries.index
     if entries is None and labels.numel() and int(labels.amin()) < 0:
@@ -109,7 +112,8 @@ def _draw_from_each(
 ) -> list[tuple[int, Voxels]]:
     """Draw from a case, and from the same case pooled otherwise, which was read with it."""
     every = itertools.chain([case], (other.checked(case.id) for other in others))
-    return [_draw_from(per_case, seed, contexts, each) for each in every]
+    distance = distance_of(case) if contexts else None  # of the labels, which all poolings have in common
+    return [_draw_from(per_case, seed, contexts, each, distance) for each in every]
 
 
 class Room:

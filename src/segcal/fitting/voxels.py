@@ -291,12 +291,19 @@ def _on_batches(
     return function(case.id, _batches(case, contexts, factors))
 
 
-def neighbourhood_of(case: Case, contexts: Collection[str]) -> tuple[Tensor | None, Tensor | None]:
+def distance_of(case: Case) -> Tensor:
+    """Return how far every voxel is from the boundary of the labels."""
+    boundary = find_boundary(require_labels(case).numpy())
+    return torch.from_numpy(np.atleast_1d(np.sqrt(squared_distances(boundary)))).float().reshape(-1)
+
+
+def neighbourhood_of(
+    case: Case, contexts: Collection[str], distance: Tensor | None = None
+) -> tuple[Tensor | None, Tensor | None]:
     """Return the neighbourhood of every voxel, and how far it is from the boundary, if anything is wanted."""
     if not contexts:
         return None, None
-    boundary = find_boundary(require_labels(case).numpy())
-    distance = torch.from_numpy(np.atleast_1d(np.sqrt(squared_distances(boundary)))).float().reshape(-1)
+    distance = distance_of(case) if distance is None else distance
     return each_context(case.logits[None].to(compute_dtype(case.logits.dtype)), case.context, contexts), distance
 
 

@@ -1,7 +1,9 @@
-"""Where scores decide otherwise than wanted, in the memory of this process and in one pass over them.
+"""What scores decide, and where otherwise than wanted, in the memory of this process and in one pass over them.
 
 What scores ``(classes, *space)`` decide is the class of the largest, of equal ones the lowest.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -20,17 +22,34 @@ def compare_winner(scores: Tensor, wanted: Tensor) -> np.ndarray:
     >>> compare_winner(torch.tensor([[1.0, 3.0, 1.0], [2.0, 3.0, 1.0]]), torch.tensor([0, 1, 0])).tolist()
     [2, 1, 0]
     """
-    flat, given = scores.detach().reshape(len(scores), -1).contiguous(), wanted.reshape(-1).long().contiguous().numpy()
+    given = wanted.reshape(-1).long().contiguous().numpy()
+    found = np.empty(len(given), np.uint8)
+    _run(_compare, scores, given, found)
+    return found.reshape(scores.shape[1:])
+
+
+def winners(scores: Tensor) -> Tensor:
+    """Return the class that wins at each voxel, int64 ``(*space)``; several times faster than `max` of torch.
+
+    >>> winners(torch.tensor([[1.0, 3.0, 1.0], [2.0, 3.0, 1.0]])).tolist()
+    [1, 0, 0]
+    """
+    found = np.empty(scores[0].numel(), np.int64)
+    _run(_win, scores, found)
+    return torch.from_numpy(found).reshape(scores.shape[1:])
+
+
+def _run(loop: Callable[..., None], scores: Tensor, *arrays: np.ndarray) -> None:
+    flat = scores.detach().reshape(len(scores), -1).contiguous()
     half = flat.dtype in (torch.float16, torch.bfloat16)
-    raw, found = (flat.view(torch.uint16) if half else flat).numpy(), np.empty(len(given), np.uint8)
+    raw = (flat.view(torch.uint16) if half else flat).numpy()
 
     def work(begin: int, end: int) -> None:
         wide = np.dtype(np.float32) if half else raw.dtype
         room = np.empty((len(raw), TILE), wide), np.empty(TILE, wide), np.empty(TILE, np.int32)
-        _compare(raw, flat.dtype == torch.bfloat16, begin, end, *room, given, found)
+        loop(raw, flat.dtype == torch.bfloat16, begin, end, *room, *arrays)
 
-    in_parts(work, len(given), TILE)
-    return found.reshape(scores.shape[1:])
+    in_parts(work, raw.shape[1], TILE)
 
 
 def _make(sources):  # type: ignore[no-untyped-def]
@@ -46,7 +65,16 @@ def _make(sources):  # type: ignore[no-untyped-def]
                 own = wanted[start + v]
                 found[start + v] = WINS if best[v] == own else (BELOW if x[own, v] < top[v] else EQUAL)
 
-    return compare
+    @compiled
+    def win(raw, bfloat, begin, end, x, top, best, found):  # type: ignore[no-untyped-def]
+        for start in range(begin, end, TILE):
+            n = min(TILE, end - start) + 0 * sources
+            for c in range(len(raw)):
+                load_row(raw[c], bfloat, start, x[c], n)
+            find_winner(x, top, best, n)
+            found[start : start + n] = best[:n]
+
+    return compare, win
 
 
-_compare = _make(SOURCES)
+_compare, _win = _make(SOURCES)

@@ -52,6 +52,7 @@ TAYLOR = tuple(1.0 / math.factorial(k) for k in range(13, 1, -1))
 ODD = tuple(1.0 / (2 * j + 1) for j in range(11, -1, -1))
 SQRT_2 = math.sqrt(2.0)
 LN2 = math.log(2.0)
+SQRT_2_32, LN2_32, ODD_32 = F(SQRT_2), F(LN2), tuple(F(1.0 / (2 * j + 1)) for j in range(4, -1, -1))
 # What the compiler may do in loops of likelihoods: reorder sums and fuse products, so that reductions run on several
 # voxels at once. NaN and infinity keep their meaning.
 SUMS = {"reassoc", "contract", "nsz", "arcp"}
@@ -132,6 +133,19 @@ def log1p_above_zero(u):  # type: ignore[no-untyped-def]
     for coefficient in ODD[1:]:
         total = total * square + coefficient
     return k * LN2 + 2.0 * w * total
+
+
+@part
+def log_32(x):  # type: ignore[no-untyped-def]
+    """Return the logarithm of a normal positive float32, to 1e-7 of its size or of 1, whichever is larger."""
+    k = (bits_of_single(x * SQRT_2_32) >> SHIFT_32) - np.int32(127)
+    f = x * single_of_bits((np.int32(127) - k) << SHIFT_32) - ONE_32
+    w = f / (F(2.0) + f)
+    square = w * w
+    total = fused(
+        fused(fused(fused(ODD_32[0], square, ODD_32[1]), square, ODD_32[2]), square, ODD_32[3]), square, ONE_32
+    )
+    return fused(F(k), LN2_32, F(2.0) * w * total)
 
 
 @njit(inline="always")

@@ -14,14 +14,9 @@ from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
-import scipy
-
-try:
-    import edt
-except ImportError:  # the extra `fast`
-    edt = None
 
 from segcal.errors import InputError
+from segcal.kernels import distance_numba
 from segcal.statistics.additive import FIXED, AdditiveTable
 from segcal.statistics.reliability import Curve
 
@@ -68,23 +63,9 @@ def find_boundary(labels: np.ndarray) -> np.ndarray:
 def squared_distances(target: np.ndarray, spacing: Sequence[float] | None = None) -> np.ndarray:
     """Return the squared Euclidean distance of every voxel from the nearest voxel of `target`; inf if it is empty.
 
-    They are float32: exact in voxels up to a distance of 4096, and within 1e-6 of themselves otherwise. Both libraries
-    give the same bits in voxels, and the same within 1e-6 with a spacing; `edt` takes a third to 0.42 of the time.
+    They are float32: exact in voxels up to a distance of 4096, and within 1e-6 of themselves otherwise.
     """
-    if not target.any():
-        return np.full(target.shape, np.inf, np.float32)
-    if edt is not None and target.ndim in (2, 3):  # what it is made for
-        return edt.edtsq(np.ascontiguousarray(~target), anisotropy=None if spacing is None else tuple(spacing))
-    # Distances of scipy are roots in float64, and take 49 bytes a voxel on the way; from the nearest voxels it is 24.
-    nearest = scipy.ndimage.distance_transform_edt(~target, spacing, return_distances=False, return_indices=True)
-    square = np.zeros(target.shape, np.float32)
-    for axis, place in enumerate(nearest):
-        along = np.moveaxis(place, axis, -1)
-        along -= np.arange(along.shape[-1], dtype=along.dtype)
-        step = place.astype(np.float32)
-        step *= 1 if spacing is None else spacing[axis]
-        square += np.square(step, out=step)
-    return square
+    return distance_numba.squared_distances(target, spacing)
 
 
 def _check_band_edges(edges: Sequence[float]) -> tuple[float, ...]:
