@@ -1,6 +1,6 @@
-"""What scores decide, and where otherwise than wanted, in the memory of this process and in one pass over them.
+"""Decisions of scores, and where they differ from those wanted, in one pass and within memory.
 
-What scores ``(classes, *space)`` decide is the class of the largest, of equal ones the lowest.
+The decision of scores ``(classes, *space)`` is the class of the largest, of equal ones the lowest.
 """
 
 from collections.abc import Callable
