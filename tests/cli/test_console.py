@@ -168,11 +168,15 @@ def test_a_fit_says_what_decides_and_what_should_not_be(capsys):
         declared=True,
         weights={"p3": 0.25},
         influence={"p4": -0.3},
+        failed={"p5": 11.6},
     )
     shown = evidence(capsys, found, ("weight[0, 1] = 20",), ("road", "sign"))
     assert "groups with each class, of 9 (and voxels, about): road 9 (1,000), sign 2 (3)\n" in shown.out
     assert "also held out, declared sites: a (5 groups), b (1 group)\n" in shown.out
-    assert "p3 is far worse than the others and counts 0.25 times: look at its labels and predictions\n" in shown.err
+    assert "warning: p3 failed and counts 0.25 times: look at its labels and predictions\n" in shown.err
+    assert (
+        "warning: p5 failed: its NLL is 12 times the upper quartile: look at its labels and predictions\n" in shown.err
+    )
     assert "warning: without p4 the temperature would be -30%: look at its labels and predictions\n" in shown.err
     assert "warning: 1 parameter ended at a bound (weight[0, 1] = 20)" in shown.err
     assert evidence(capsys, None) == ("", "")  # of an older calibrator

@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import brentq, minimize_scalar
 
-from segcal import ArrayCases, FitConfig, choose, fit
+from segcal import ArrayCases, FitConfig, choose, fit, make_calibrator
 from segcal.fitting.outliers import weigh, weights_of
 from segcal.fitting.request import read_data
 from segcal.fitting.sample import SampledVoxels
 from segcal.fitting.voxels import StreamedVoxels
+
+TS = make_calibrator("ts", 3)
 
 
 def make(failed=True, count=8, voxels=300, temperature=2.0):
@@ -79,14 +82,14 @@ def test_the_default_with_a_failed_case_among_twelve_is_not_worse_than_nothing(t
 @pytest.mark.parametrize("count", [3, 9, 10, 11])
 def test_without_a_failed_group_nothing_changes(count):
     data = read_data(make(failed=False, count=count), None, FitConfig())
-    assert weigh(data, FitConfig()).weights == {}
-    assert weigh(data, FitConfig()).source is data.source
+    assert weigh(data, TS, FitConfig()).weights == {}
+    assert weigh(data, TS, FitConfig()).source is data.source
 
 
 @pytest.mark.parametrize("config", [FitConfig(outliers=False), FitConfig.paper()])
 def test_who_wants_no_weights_has_none(config):
     data = read_data(make(), None, FitConfig())
-    assert weigh(data, config) is data
+    assert weigh(data, TS, config) is data
 
 
 def test_a_weight_is_twice_the_quartile_over_the_loss_of_the_group():
@@ -130,8 +133,8 @@ def test_a_weight_grows_with_the_number_of_groups_without_a_step():
 
 
 def test_weights_are_found_once():
-    data = weigh(read_data(make(), None, FitConfig()), FitConfig())
-    assert weigh(data, FitConfig()) is data
+    data = weigh(read_data(make(), None, FitConfig()), TS, FitConfig())
+    assert weigh(data, TS, FitConfig()) is data
     assert data.source.total_weight < 8 * 300
 
 
@@ -150,7 +153,16 @@ def test_a_stream_and_a_sample_are_weighted_alike(kind):
 def test_the_optimum_of_a_stream_is_that_of_the_sample(count):
     kept, streamed = (fit("ts", make(count=count), config=FitConfig(voxels=v)) for v in (1000, "all"))
     assert streamed.calibrator.temperature == pytest.approx(kept.calibrator.temperature, rel=1e-6)
-    options = FitConfig(lam=0.1, mu=0.1, voxels=1000, verify=True)
-    verified = fit("cms_ap", make(count=count), config=options).certificate
+    verified = fit("ts", make(count=count), config=FitConfig(voxels=1000, verify=True)).certificate
     assert verified.evidence.weights
     assert verified.full_residual <= 1.01e-6
+
+
+@pytest.mark.parametrize("name", ["cms_ap", "isotonic"])
+def test_what_is_richer_than_a_temperature_learns_from_a_failed_group_in_full(name):
+    cases, options = make(count=12), {"lam": 0.1, "mu": 0.1, "voxels": 1000}
+    found, plain = (fit(name, cases, config=FitConfig(outliers=each, **options)) for each in (True, False))
+    assert found.certificate.evidence.weights == {}
+    assert found.certificate.nll == plain.certificate.nll
+    given = 5 * torch.randn(1, 3, 40, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(found.calibrator(given), plain.calibrator(given))

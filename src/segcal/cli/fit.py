@@ -243,8 +243,11 @@ def print_evidence(output: Output, fitted: Fitted) -> None:
             what = "declared sites" if found.declared else "groups clustered by what is predicted"
             output.say(f"also held out, {what}: {parts}")
         for name, weight in found.weights.items():
-            how = f"is far worse than the others and counts {weight:.2f} times"
-            output.warn(f"{name} {how}: look at its labels and predictions")
+            output.warn(f"{name} failed and counts {weight:.2f} times: look at its labels and predictions")
+        for name, times in found.failed.items():
+            output.warn(
+                f"{name} failed: its NLL is {times:.0f} times the upper quartile: look at its labels and predictions"
+            )
         for name, change in found.influence.items():
             output.warn(f"without {name} the temperature would be {change:+.0%}: look at its labels and predictions")
     if certificate.active_bounds:

@@ -188,7 +188,6 @@ def compare(
     report: Report = silent,
 ) -> Choice:
     """Compare calibrators of these names on voxels by pooling (:func:`read_poolings`), and fit the chosen one."""
-    data = {pooling: weigh(own, config) for pooling, own in data.items()}
     first = next(iter(data.values()))
     folds = count_folds(first.cases, first.validation, config.folds)
     held = HeldOutFits(config, check_device(device), report)
@@ -245,16 +244,17 @@ class HeldOutFits:
         self.config, self._device, self._report = config, device, report
         self.tried: list[Tried] = []
         self._left: list[Candidate] = []
-        self._folds: dict[str | None, list[Fold]] = {}
+        self._folds: dict[tuple[str | None, bool], list[Fold]] = {}
         self._requests: dict[str, Request] = {}
         self._walks: dict[str, Walk] = {}
-        self._away: dict[str | None, list[Fold]] = {}
+        self._away: dict[tuple[str | None, bool], list[Fold]] = {}
         self.sites: dict[str, int] = {}
         self.declared = False
 
     def add(self, name: str, data: FitData) -> None:
         """Hold a candidate out, unless it is too large for the voxels."""
         calibrator = make_calibrator(name, data.cases.num_classes)
+        data = weigh(data, calibrator, self.config)
         candidate = Candidate(name, data.cases.pooling, calibrator.as_fitted().num_identifiable())
         if calibrator.fitted_by != "isotonic" and candidate.parameters * VOXELS_PER_PARAMETER > data.source.used:
             self._left.append(replace(candidate, verdict="not tried: too many parameters for the voxels"))
@@ -299,11 +299,11 @@ class HeldOutFits:
         """
         request, found = self._requests[row.candidate.title], self._walks.get(row.candidate.title)
         request = replace(request, validation=None, validation_cases=None)
-        pooling = request.cases.pooling
-        if pooling not in self._away:
-            self._away[pooling] = sites.folds(request, self.config.seed)
+        key = request.cases.pooling, bool(request.weights)
+        if key not in self._away:
+            self._away[key] = sites.folds(request, self.config.seed)
         if found is None:
-            yield replace(row, away=self._held_out(request, self._away[pooling]))
+            yield replace(row, away=self._held_out(request, self._away[key]))
             return
         fixed = given(request)
         path = [strength for strength in found.worth if found.chosen <= strength < max(found.worth)]
@@ -318,17 +318,17 @@ class HeldOutFits:
         self, candidate: Candidate, request: Request, fixed: Fixed, path: Sequence[float], home: Measured
     ) -> Iterator[Tried]:
         """Yield a candidate at the strengths of a path, weakest first, each measured away when it is asked for."""
-        walks = [FoldWalk(request, fold, fixed) for fold in self._away[request.cases.pooling]]
+        walks = [FoldWalk(request, fold, fixed) for fold in self._away[request.cases.pooling, bool(request.weights)]]
         for strength in sorted(path):
             away = {case_id: worth for one in walks for case_id, worth in one.measured_at(strength).items()}
             yield Tried(replace(candidate, strengths=at(strength, fixed)), home[strength], away)
 
     def _folds_of(self, data: FitData) -> list[Fold]:
-        """Return the folds of a pooling, which all candidates share."""
-        pooling = data.cases.pooling
-        if pooling not in self._folds:
-            self._folds[pooling] = list(folds_of(data, self.config))
-        return self._folds[pooling]
+        """Return the folds of a pooling, which all candidates share whose voxels count alike."""
+        key = data.cases.pooling, bool(data.weights)
+        if key not in self._folds:
+            self._folds[key] = list(folds_of(data, self.config))
+        return self._folds[key]
 
     def _walk(self, candidate: Candidate, request: Request) -> Tried | None:
         """Return the strength that does best on held-out cases; None if that is temperature scaling."""

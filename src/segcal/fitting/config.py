@@ -25,7 +25,8 @@ class FitConfig:
         nu: strength that draws diagonal weights to temperature scaling; None: as `lam` where that is chosen, else 0.
         evidence: what belongs to single classes is penalised more the fewer groups have them, and of fewer groups than
             this it stays as in temperature scaling; 0: neither. It needs a penalty that draws there, with nu above 0.
-        outliers: whether groups that failed count less (:mod:`segcal.fitting.outliers`); the paper's method has none.
+        outliers: whether groups that failed count less for a temperature (:mod:`segcal.fitting.outliers`). In the
+            paper's method they never do.
         folds: into how many folds cases are divided to hold each out once, where there are no validation cases.
         voxels: how many voxels are drawn from each case, or "all" to stream every voxel on every pass.
         seed: of every random choice.

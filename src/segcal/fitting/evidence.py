@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +41,8 @@ from segcal.numerics import winner
 PRIOR = 0.03
 # The change of the temperature by which a group is named that decides it.
 DECISIVE = 0.2
+# A group that failed has a mean NLL of this many times the upper quartile over groups.
+FAILED, QUARTILE = 8.0, 75
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class FitEvidence:
         declared: whether the sites were declared.
         weights: what groups count that failed and count less (:mod:`segcal.fitting.outliers`), by name.
         influence: by what share the temperature would be another without a group, for those that move it by a fifth.
+        failed: how many times the upper quartile the NLL of a group is that failed and counts in full.
     """
 
     groups: int
@@ -63,6 +67,7 @@ class FitEvidence:
     declared: bool = False
     weights: dict[str, float] = field(default_factory=dict)
     influence: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, float] = field(default_factory=dict)
 
 
 class Shrinkage(NamedTuple):
@@ -130,30 +135,33 @@ def collect(
         group = group_names(cases, [case_id])[0].lstrip("\0")
         if case_id in weights:
             less[group] = weights[case_id]
-            own[:-2] /= weights[case_id]
+            own[:-3] /= weights[case_id]
         sums[group] = sums[group] + own if group in sums else own
     table = torch.stack(list(sums.values()))
-    slope, bend = table[:, -2], table[:, -1]
+    loss, slope, bend = table[:, -3:].T
     rest = bend.sum() - bend
-    influence = {}
+    voxels = table[:, :-3]
+    influence, failed = {}, {}
     if inverse_temperature is not None and len(sums) > 1:
         without = inverse_temperature + torch.where(rest > 0, slope / rest, 0.0)
         change = inverse_temperature / without.clamp(min=SMALLEST_SCALE) - 1
         influence = {name: one for name, one in zip(sums, change.tolist(), strict=True) if abs(one) > DECISIVE}
-    voxels = table[:, :-2]
+        means = (loss / voxels.sum(1)).numpy()
+        times = (means / max(float(np.percentile(means, QUARTILE)), 1e-300)).tolist()
+        failed = {name: one for name, one in zip(sums, times, strict=True) if one >= FAILED and name not in less}
     counts = tuple((voxels > 0).sum(0).tolist()), tuple(voxels.sum(0).round().long().tolist())
-    return FitEvidence(len(sums), *counts, weights=less, influence=influence)
+    return FitEvidence(len(sums), *counts, weights=less, influence=influence, failed=failed)
 
 
 def _case_sums(inverse_temperature: float | None, case_id: str, batches: Iterable[Voxels]) -> Tensor:
-    """Return the weight of each label in a case, and first and second derivative of its NLL."""
+    """Return the weight of each label in a case, its NLL, and the first and second derivative of that."""
     total: Tensor | float = 0.0
     for voxels in batches:
         counts = torch.bincount(voxels.labels.long(), voxels.weight.double(), minlength=len(voxels.logits))
-        terms = [0.0, 0.0]
+        terms = [0.0, 0.0, 0.0]
         if inverse_temperature is not None:
             logits, labels, weight = (x.contiguous() for x in voxels[:3] if x is not None)
-            terms = list(temperature_terms(logits, labels, weight, inverse_temperature)[1:])
+            terms = list(temperature_terms(logits, labels, weight, inverse_temperature))
         total = total + torch.cat([counts, torch.tensor(terms, dtype=torch.float64)])
     assert isinstance(total, Tensor)
     return total

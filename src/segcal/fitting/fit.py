@@ -139,11 +139,10 @@ def fit_to(
     report: Report = silent,
 ) -> Fitted:
     """Fit a calibrator to voxels that have been read; see :func:`fit`."""
-    data = weigh(data, config)
     cases, validation = data.cases, data.validation_cases
     calibrator = _fresh(name_or_calibrator, cases)
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
-    name = calibrator.name
+    name, data = calibrator.name, weigh(data, calibrator, config)
     request = Request.on(data, calibrator, config, check_device(device), lambda message: report(f"{name}: {message}"))
     certificate = fit_declared(request)
     evidence = collect(data.source, cases, certificate.inverse_temperature, data.weights or {})

@@ -1,4 +1,4 @@
-r"""A group that failed counts less, so that it does not decide the fit alone.
+r"""A group that failed counts less, so that it does not decide the temperature alone.
 
 With :math:`\ell_1 \ge \dots \ge \ell_G` the mean NLL of the groups under temperature scaling and Q their upper
 quartile, the voxels of group g count
@@ -6,10 +6,11 @@ quartile, the voxels of group g count
 .. math:: w_g = \min\Bigl(1,\ \frac{c}{\ell_g}\Bigr), \qquad
           c = \max\Bigl(2 Q,\ \min_{k < 4} \frac{1}{4 - k} \sum_{i > k} \ell_i\Bigr)
 
-times in what is fitted: at most twice the quartile, or a quarter of the sum over all groups, each counted so. At most
-three groups count less, and at most a quarter of them: if more fail, new ones will too. A group that is touched is the
-further from the others, the more there are. The temperature is that of the weighted voxels, found in three rounds. A
-case that is held out is measured as it is.
+times in what temperature scaling is fitted to: at most twice the quartile, or a quarter of the sum over all groups,
+each counted so. At most three groups count less, and at most a quarter of them: if more fail, new ones will too. A
+group that is touched is the further from the others, the more there are. The temperature is that of the weighted
+voxels, found in three rounds. A case that is held out is measured as it is. Calibrators richer than a temperature learn
+from all groups in full, since they can tell by its logits what failed.
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from statistics import fmean
 import numpy as np
 import torch
 
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.convex import ConvexCalibrator
 from segcal.fitting.config import FitConfig
 from segcal.fitting.convex_problem import COARSE_TOL, case_terms, solve_temperature
 from segcal.fitting.division import FOLD_VOXELS, groups_of, thinned
@@ -30,9 +33,10 @@ BEYOND, QUARTILE, PARTS, ROUNDS = 2.0, 75, 4, 3
 CPU = torch.device("cpu")
 
 
-def weigh(data: FitData, config: FitConfig) -> FitData:
-    """Return the data with what each of their groups counts; as they are if that was done before, or is not wanted."""
-    if data.weights is not None or not config.outliers or config.method == "paper":
+def weigh(data: FitData, calibrator: Calibrator, config: FitConfig) -> FitData:
+    """Return the data with what each of their groups counts for a calibrator; the same if they have weights already."""
+    alone = isinstance(calibrator, ConvexCalibrator) and calibrator.one_temperature
+    if data.weights is not None or not alone or not config.outliers or config.method == "paper":
         return data
     cases, weights = data.cases, dict[str, float]()
     groups = groups_of(cases)
