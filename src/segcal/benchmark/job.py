@@ -35,7 +35,7 @@ from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
 from segcal.kernels.loops import one_thread
-from segcal.metrics import METRICS, Metric, find_metrics, rater_metrics, with_convention
+from segcal.metrics import METRICS, Metric, find_metrics, rater_metrics
 from segcal.metrics.base import CurveReader
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
 from segcal.raters import Raters
@@ -213,7 +213,8 @@ def benchmark_metrics(names: Sequence[str], background: bool, raters: Raters | N
     if "dice" in chosen and not background:
         chosen["dice"] = METRICS["dice"].with_options(include_background=True)
     if {"ece", "ace"} <= chosen.keys():  # the latter has counted the bins
-        chosen[FIELD] = with_convention({FIELD: METRICS["ece"]}, "field")[FIELD]
+        part = CurveReader("all", 15)
+        chosen[FIELD] = Metric("calibration error", part, expected_calibration_error, pooled=True, bins=15)
     for bins in OTHER_BINS:
         title, part = f"calibration error, {bins} bins", CurveReader("all", bins)
         chosen[f"ece_{bins}"] = Metric(title, part, expected_calibration_error, bins=bins)
