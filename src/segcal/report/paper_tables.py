@@ -65,9 +65,8 @@ def write_tables(summary: Summary, folder: str | Path, overwrite: bool = False) 
 
 def _tasks_table(summary: Summary) -> Table:
     """Return Table 1: classes, members and splits of each task."""
-    several = any(task.raters for task in summary.tasks)
-    titles = ("C", "M", "cal", "val", "test", "cases", *(["raters"] if several else []))
-    columns = tuple(Column(title, digits=0) for title in titles)
+    columns = tuple(Column(title, digits=0) for title in ("C", "M", "cal", "val", "test", "cases"))
+    columns += (Column("raters"),) * any(task.raters for task in summary.tasks)
     rows = []
     for task in summary.tasks:
         parts = [
@@ -158,13 +157,8 @@ def _results(summary: Summary, title: str, blocks: Sequence[tuple[str, str, str]
                 rows.append(Row(pipeline + mark, cells, facts.latex + latex))
         if rows:
             groups.append(Group(group.title, tuple(rows)))
-    return Table(
-        title,
-        "Pipeline",
-        columns,
-        tuple(groups),
-        _notes(summary, intervals, any(name == "rater_entropy" for *_, name in shown)),
-    )
+    notes = _notes(summary, intervals, any(name == "rater_entropy" for *_, name in shown))
+    return Table(title, "Pipeline", columns, tuple(groups), notes)
 
 
 def _cell(metrics: Mapping[str, Estimate] | None, name: str, facts: PipelineFacts, intervals: bool) -> Cell:
