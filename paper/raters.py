@@ -222,15 +222,15 @@ def write(path: Path, lines: Sequence[dict[str, Any]], groups: Mapping[str, str]
             for name, key in ((name, key) for name, own in next(iter(cases[0].values())).items() for key in own):
                 found = [np.array([case.get(name, {}).get(key, np.nan) for case in each.values()]) for each in cases]
                 columns[name, key] = found
-                rows.writerow([title, name, key, estimate(found, draws).text(".5f")])
-            for base in (RAW, MAJORITY, SHARES, DEFAULT):
+                bounds = (-np.inf if key == "volume_bias" else 0.0, np.inf)
+                rows.writerow([title, name, key, estimate(found, draws, bounds=bounds).text(".5f")])
+            for base in (RAW, MAJORITY, DEFAULT):
                 for (name, key), found in columns.items():
-                    if name != base and (base, key) in columns and not key.startswith("rater_"):
-                        gap = difference(columns[base, key], found, draws)
-                        lower = sum(
-                            np.nanmean(b) < np.nanmean(a) for a, b in zip(columns[base, key], found, strict=True)
-                        )
-                        value = f"{gap.text('+.5f')}, lower in {lower} of {len(cases)}"
+                    if name not in (base, RAW) and (base, key) in columns and not key.startswith("rater_"):
+                        own = columns[base, key]
+                        gaps = [np.nanmean(b - a) for a, b in zip(own, found, strict=True) if not np.isnan(b - a).all()]
+                        value = difference(own, found, draws).text("+.5f")
+                        value += f", lower in {sum(gap < 0 for gap in gaps)} of {len(gaps)}"
                         rows.writerow([f"{title}: less {base}", name, key, value])
 
 

@@ -102,7 +102,7 @@ def test_everything_is_written_and_predictions_are_cleared_away(told):
     assert {"demo", "table4_results", "table8_roads", "table5_offsets", "figure4_flips", "shift_roads"} <= stems
     studies = {path.stem for path in (folder / "studies").glob("*.json")}
     assert studies == set(TOLD) - {"padding"}
-    assert story.left_out == {"padding": "no task has logits with their offset and a mask"}
+    assert story.left_out == {"padding": "no task has logits with their offset, a mask and one label per voxel"}
     document = json.loads((folder / "verdict.json").read_text())
     assert document["verdict"] == list(story.verdict)
     assert document["chosen"] == story.chosen

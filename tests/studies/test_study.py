@@ -138,7 +138,11 @@ def calibrator_is(*names):
         ("domain_shift", lambda s: {"rows": lambda row: not row.test_on}, "no task names another one in test_on"),
         ("covariate_shift", lambda s: {"tasks": s.protocol.tasks[1:2]}, "no task has a corrupted copy of its cases"),
         ("reliability", lambda s: {"units": calibrator_is("identity")}, "no calibrated pipeline has an ACE"),
-        ("padding", lambda s: {"tasks": s.protocol.tasks[1:2]}, "no task has logits with their offset and a mask"),
+        (
+            "padding",
+            lambda s: {"tasks": s.protocol.tasks[1:2]},
+            "no task has logits with their offset, a mask and one label per voxel",
+        ),
         ("worst_cases", lambda s: {"tasks": s.protocol.tasks[2:]}, "no task was fitted"),
         ("regions", lambda s: {"units": calibrator_is("ts", "ms")}, "no task has uncalibrated mean logits"),
         ("detection", lambda s: {"units": calibrator_is("ms")}, "one of identity, ts, cms_ap of the mean logits"),
@@ -219,7 +223,7 @@ def test_results_tables_and_studies_are_there_and_a_second_run_does_nothing(blob
     steps, failures = [], []
     whole = run(protocol, folder, progress=steps.append, failed=failures.append)
     assert list(whole.studies) == ["binning"]
-    assert whole.left_out == {"padding": "no task has logits with their offset and a mask"}
+    assert whole.left_out == {"padding": "no task has logits with their offset, a mask and one label per voxel"}
     assert failures == []
     assert steps[0].message == "reading cases of blobs"
     assert [step.message for step in steps][-3:] == ["study: binning", "study: padding", ""]

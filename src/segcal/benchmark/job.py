@@ -221,7 +221,7 @@ def benchmark_metrics(names: Sequence[str], background: bool, raters: Raters | N
     for bins in OTHER_BINS:
         title, part = f"average calibration error, {bins} bins", CurveReader("all", bins)
         chosen[f"ace_{bins}"] = Metric(title, part, average_calibration_error, pooled=True, bins=bins)
-    return chosen if raters is None else rater_metrics(chosen, raters)
+    return rater_metrics(chosen, raters)
 
 
 class CaseCounter:

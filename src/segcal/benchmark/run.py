@@ -250,22 +250,20 @@ def _usable(
     usable: dict[str, list[Pipeline]] = {}
     notes = []
     for task in protocol.tasks:
-        own = usable[task.name] = []
-        left: dict[str, list[str]] = {}
+        found: dict[str, list[Pipeline]] = {}
         for pipeline in protocol.pipelines:
-            cases, made = opened[task.name][pipeline.pooling], pipeline.make(2)
+            cases, made, why = opened[task.name][pipeline.pooling], pipeline.make(2), ""
             if not made.translation_invariant and not cases.has_offset:
-                left.setdefault("predictions have no offset", []).append(pipeline.title)
+                why = "predictions have no offset"
             elif isinstance(made, SeesNeighbours) and cases.raters is not None:
-                left.setdefault("labels are of several raters", []).append(pipeline.title)
-            else:
-                own.append(pipeline)
-                continue
-            if not protocol.paper:
+                why = "labels are of several raters"
+            if why and not protocol.paper:
                 cases.require_offset(pipeline.title, made.translation_invariant)
                 cases.require_one_rater(f"calibrator {pipeline.title!r}")
-        for why, titles in {} if task.test_only else left.items():
-            notes.append(f"left out for {task.name}, whose {why}: {', '.join(titles)}")
+            found.setdefault(why, []).append(pipeline)
+        usable[task.name] = found.pop("", [])
+        for why, left in {} if task.test_only else found.items():
+            notes.append(f"left out for {task.name}, whose {why}: {', '.join(each.title for each in left)}")
     return usable, notes
 
 

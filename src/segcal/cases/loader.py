@@ -87,26 +87,22 @@ def as_cases(
     if model is None and array:
         scores, truth = _with_space(*_batched(data, labels, "data", raters is not None))
         return ArrayCases(scores, truth, ids=ids, **shared, **columns)  # type: ignore[arg-type]
-    if (
-        model is None
-        and isinstance(data, list | tuple)
-        and data
-        and (labels is not None or not _is_pair(data[0], raters == "shares"))
-    ):
+    listed = model is None and isinstance(data, list | tuple) and len(data) > 0
+    if listed and (labels is not None or not _is_pair(data[0], raters == "shares")):
         return ArrayCases(_cases_of(data, labels, pooling), labels, ids=ids, **shared, **columns)
     _check_source(data, model, inferer)
     _refuse({"labels": None if array else labels, **columns}, "a loader, which gives (scores, labels)")
-    declared = Raters.declared(*(shared.pop(name) for name in DECLARED))
+    several = Raters.declared(*(shared.pop(name) for name in DECLARED))
     source = [(data, labels)] if array else data
     models = tuple(model) if isinstance(model, list | tuple) else () if model is None else (model,)
     networks = _Networks(models, isinstance(model, list | tuple), inferer)
-    several = declared is not None
-    reader = _Reader(_kept(source, several) if hasattr(source, "__next__") else source, networks, several)
+    source = _kept(source, several is not None) if hasattr(source, "__next__") else source
+    reader = _Reader(source, networks, several is not None)
     if not reader.places:
         raise InputError("data is empty, but at least one case is needed. A generator can be read only once.")
     check_length("ids", ids, len(reader.places))
     names = [str(name) for name in (range(len(reader.places)) if ids is None else ids)]
-    return LoaderCases(reader, names, raters=declared, **shared)
+    return LoaderCases(reader, names, raters=several, **shared)
 
 
 def _check_source(data: Any, model: Any, inferer: object) -> None:

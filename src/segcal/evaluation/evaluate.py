@@ -110,8 +110,7 @@ def evaluate(
     chosen = with_convention(chosen, convention)
     if len(cases) == 0:
         raise InputError("cases is empty, but at least one case is needed. Check the folder or the split.")
-    if cases.raters is not None:
-        chosen = rater_metrics(chosen, cases.raters)
+    chosen = rater_metrics(chosen, cases.raters)
     counter = Counter(chosen, bands, cases.regions)
     if cases.regions is not None:
         chosen = region_metrics(chosen, cases.regions)

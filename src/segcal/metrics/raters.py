@@ -29,8 +29,10 @@ from segcal.statistics.reliability import Curve
 from segcal.statistics.voxel_sample import VoxelSample
 
 
-def rater_metrics(metrics: Mapping[str, Metric], raters: Raters) -> dict[str, Metric]:
-    """Return the metrics as they are read of several raters, each followed by what bounds it."""
+def rater_metrics(metrics: Mapping[str, Metric], raters: Raters | None) -> dict[str, Metric]:
+    """Return the metrics as they are read of several raters, each followed by what bounds it; of one as they are."""
+    if raters is None:
+        return dict(metrics)
     found: dict[str, Metric] = {}
     for name, metric in metrics.items():
         if "surface" in metric.needs:

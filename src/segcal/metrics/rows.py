@@ -14,7 +14,6 @@ import torch
 
 from segcal.errors import InputError
 from segcal.metrics import METRICS, find_metrics
-from segcal.metrics.raters import in_votes
 from segcal.metrics.tensors import CaseMean, Meter
 from segcal.statistics.additive import Confusion, Likelihood, Ranking
 from segcal.statistics.case import CaseTables
@@ -79,10 +78,7 @@ class CaseRows:
 
     def curve(self, row: CountedRow) -> Curve:
         """Return the reliability curve of a sum of rows."""
-        curve: Curve = in_votes(
-            self._curve.unpacked(row.counts[-2 * self.bins :], row.sums[-self.bins :]), self._meter.votes
-        )
-        return curve
+        return self._curve.unpacked(row.counts[-2 * self.bins :], row.sums[-self.bins :] * self._meter.votes)
 
     def _kept(self, tables: CaseTables) -> tuple[Any, Curve]:
         return self._meter.part(self.name, tables), tables.reliability[self.bins]["all"]

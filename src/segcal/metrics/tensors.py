@@ -55,7 +55,7 @@ class Meter:
         **raters: Any,
     ) -> None:
         self._raters = Raters.declared(**raters)
-        self.metrics = dict(metrics) if self._raters is None else rater_metrics(metrics, self._raters)
+        self.metrics = rater_metrics(metrics, self._raters)
         self._needs = Needs.of(self.metrics.values())
         self._kind, self._ignore = check_kind(kind), ignore
         if average is not None:

@@ -68,9 +68,8 @@ def write_tables(summary: Summary, folder: str | Path, overwrite: bool = False) 
 
 def _tasks_table(summary: Summary) -> Table:
     """Return Table 1: classes, members and splits of each task."""
-    several = any(task.raters for task in summary.tasks)
-    titles = ("C", "M", "cal", "val", "test", "cases", *(["raters"] if several else []))
-    columns = tuple(Column(title, digits=0) for title in titles)
+    columns = tuple(Column(title, digits=0) for title in ("C", "M", "cal", "val", "test", "cases"))
+    columns += (Column("raters"),) * any(task.raters for task in summary.tasks)
     rows = []
     for task in summary.tasks:
         parts = [

@@ -131,8 +131,7 @@ class ChangedCases(Cases):
 
 def count_stages(cases: Cases, calibrators: Mapping[str, Calibrator], metrics: tuple[str, ...]) -> dict[str, Stage]:
     """Return the numbers of the cases after each calibrator, every case read once."""
-    chosen = find_metrics(metrics)
-    chosen = chosen if cases.raters is None else rater_metrics(chosen, cases.raters)
+    chosen = rater_metrics(find_metrics(metrics), cases.raters)
     counter, stages = Counter(chosen), {name: Stage(chosen) for name in calibrators}
     for case in cases:
         for name, counted in counter.count_each(case, calibrators)[1].items():

@@ -264,8 +264,8 @@ def learn_objects(
                 unlabelled = "it has no labels, but objects are learned from them. Open the cases with labels"
                 many = f"objects are {total} with its own, but {MOST_OBJECTS} can be kept. Pass a larger `smallest`"
                 raise CaseError(case_id, f"{many if total > MOST_OBJECTS else unlabelled}, or leave cases out.")
-            for found in each:
-                kept.append(ObjectCase(found.case, found.group, *map(written_numbers, (found.table, found.structures))))
+            rows = ((one.case, one.group, *map(written_numbers, (one.table, one.structures))) for one in each)
+            kept += [ObjectCase(*row) for row in rows]
     if not kept:
         raise failures.refuse_all(len(chosen))
     digest, ordered = calibrator_digest(fitted.calibrator), tuple(sorted(kept, key=lambda each: each.id))
