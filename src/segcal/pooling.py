@@ -142,6 +142,7 @@ def pool_each(
 ) -> tuple[list[Logits], Tensor | None]:
     """Pool members in several ways at once, as :func:`pool_members` does in each."""
     running: _Fused | _Plain | None = None
+    hows = [check_pooling(how) for how in hows]
     for number, member in enumerate(_checked(members)):
         if running is None:
             shape = member.shape
@@ -174,8 +175,8 @@ def _as_member(member: object) -> Tensor:
 
 
 def _is_fused(member: Tensor, hows: Sequence[str]) -> bool:
-    plain = member.requires_grad or member.is_cuda or member.dtype == torch.float64
-    return not plain and "single" not in [check_pooling(how) for how in hows]
+    plain = member.requires_grad or member.device.type != "cpu" or member.dtype == torch.float64
+    return not plain and "single" not in hows
 
 
 class _Fused:
@@ -209,9 +210,10 @@ class _Plain:
     """The same in tensor operations, for every device and type, and with gradients of `mean_logits`."""
 
     def __init__(self, hows: Sequence[str], disagreement: bool) -> None:
-        self._running, self._disagreement = [POOLINGS[check_pooling(how)]() for how in hows], disagreement
+        self._running, self._disagreement = [POOLINGS[how]() for how in hows], disagreement
         self._needs_probs = disagreement or any(isinstance(each, MeanProbs) for each in self._running)
         self._count = 0
+        self._probs = self._entropy = torch.zeros(())
 
     def add(self, member: Tensor, name: str) -> None:
         """Add a member ``(classes, n)``."""
@@ -222,10 +224,8 @@ class _Plain:
             each.add(member, canonical, self._count)
         if self._disagreement:
             probs = canonical.exp()
-            entropy = -(probs * canonical.clamp(min=LEAST)).sum(0)
-            self._probs, self._entropy = (
-                (self._probs + probs, self._entropy + entropy) if self._count else (probs, entropy)
-            )
+            self._probs = self._probs + probs
+            self._entropy = self._entropy - (probs * canonical.clamp(min=LEAST)).sum(0)
         self._count += 1
 
     def result(self) -> tuple[list[Tensor], Tensor | None]:
