@@ -222,7 +222,7 @@ def write(path: Path, lines: Sequence[dict[str, Any]], groups: Mapping[str, str]
             for name, key in ((name, key) for name, own in next(iter(cases[0].values())).items() for key in own):
                 found = [np.array([case.get(name, {}).get(key, np.nan) for case in each.values()]) for each in cases]
                 columns[name, key] = found
-                bounds = (-np.inf if key == "volume_bias" else 0.0, np.inf)
+                bounds = (-np.inf if key == "volume_bias" else 0.0, 1.0 if key == "coverage" else np.inf)
                 rows.writerow([title, name, key, estimate(found, draws, bounds=bounds).text(".5f")])
             for base in (RAW, MAJORITY, DEFAULT):
                 for (name, key), found in columns.items():
