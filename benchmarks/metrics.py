@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from scipy import ndimage
 
+from segcal.kernels.distance_numba import squared_distances
 from segcal.statistics import count_logits
-from segcal.statistics.boundary import squared_distances
 
 SHAPES = {"20 x 1024 x 2048": (20, 1024, 2048), "5 x 155 x 240 x 240": (5, 155, 240, 240)}
 BINS, CLASS_BINS = 50, 15

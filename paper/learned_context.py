@@ -52,7 +52,8 @@ from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import FitData
 from segcal.fitting.voxels import HeldVoxels, Voxels, draw, join
-from segcal.statistics.boundary import find_boundary, squared_distances
+from segcal.kernels.distance_numba import squared_distances
+from segcal.statistics.boundary import find_boundary
 from segcal.types import Context
 
 NAMED = ("ts", "conic", "cms_ap", "conic_class")

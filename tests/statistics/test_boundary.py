@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 from segcal.errors import InputError
+from segcal.kernels.distance_numba import squared_distances
 from segcal.statistics import boundary
-from segcal.statistics.boundary import BandCache, find_bands, find_boundary, squared_distances
+from segcal.statistics.boundary import BandCache, find_bands, find_boundary
 
 
 def draw_6x6():

@@ -30,9 +30,10 @@ from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.parallel import Engine, Failures, Workers, map_cases
 from segcal.cases.profile import Profile
 from segcal.errors import InputError
+from segcal.kernels.distance_numba import squared_distances
 from segcal.numerics import at_once, compute_dtype
 from segcal.raters import Entries
-from segcal.statistics.boundary import find_boundary, squared_distances
+from segcal.statistics.boundary import find_boundary
 
 # Values in one step of a stream: bounds its memory whatever the size of a case.
 STEP_VALUES = 1 << 21

@@ -21,7 +21,10 @@ SIDE_BY_SIDE = 16
 
 
 def squared_distances(target: np.ndarray, spacing: Sequence[float] | None = None) -> np.ndarray:
-    """Return the squared distances, float32, from the voxels of a mask; infinite where it is empty."""
+    """Return the squared Euclidean distance of every voxel from the nearest voxel of `target`; inf if it is empty.
+
+    They are float32: exact in voxels up to a distance of 4096, and within 1e-6 of themselves otherwise.
+    """
     shape, sizes = target.shape, [1.0] * target.ndim if spacing is None else [float(size) for size in spacing]
     if not target.any():
         return np.full(shape, np.inf, np.float32)

@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 
 from segcal.errors import InputError
-from segcal.kernels import distance_numba
+from segcal.kernels.distance_numba import squared_distances
 from segcal.statistics.additive import FIXED, AdditiveTable
 from segcal.statistics.reliability import Curve
 
@@ -58,14 +58,6 @@ def find_boundary(labels: np.ndarray) -> np.ndarray:
         on[1:] |= differ
         on[:-1] |= differ
     return mask
-
-
-def squared_distances(target: np.ndarray, spacing: Sequence[float] | None = None) -> np.ndarray:
-    """Return the squared Euclidean distance of every voxel from the nearest voxel of `target`; inf if it is empty.
-
-    They are float32: exact in voxels up to a distance of 4096, and within 1e-6 of themselves otherwise.
-    """
-    return distance_numba.squared_distances(target, spacing)
 
 
 def _check_band_edges(edges: Sequence[float]) -> tuple[float, ...]:

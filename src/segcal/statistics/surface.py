@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from segcal.statistics.boundary import squared_distances
+from segcal.kernels.distance_numba import squared_distances
 
 PRESENT, ONE_EMPTY, BOTH_EMPTY = 0, 1, 2
 

@@ -22,13 +22,14 @@ from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import calibrated_scores
+from segcal.kernels.distance_numba import squared_distances
 from segcal.numerics import decided, winner
 from segcal.report.document import TaskSection
 from segcal.report.figures import COLOURS, Drawn, new_figure, shorten, show_classes, show_image, styled
 from segcal.report.images import Encoded, decode_map, encode_indices, image_of, slice_of
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.additive import total_of
-from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances
+from segcal.statistics.boundary import BAND_EDGES, find_boundary
 from segcal.studies.study import Setting, Study, both, drawn_of, per_task
 from segcal.types import IGNORED
 

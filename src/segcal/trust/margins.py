@@ -41,8 +41,8 @@ from segcal.cases.masks import MaskCase, MaskCases
 from segcal.cases.parallel import Workers
 from segcal.documents import read_struct, write_json
 from segcal.errors import ArtifactError, InputError
+from segcal.kernels.distance_numba import squared_distances
 from segcal.names import class_titles
-from segcal.statistics.boundary import squared_distances
 from segcal.statistics.surface import box_of
 from segcal.trust.conformal import (
     SLACK,
