@@ -56,6 +56,7 @@ class Calibrator(nn.Module, ABC):
         fitted_by: the method of :mod:`segcal.fitting` that fits it.
         in_paper: the papers have a procedure that fits it.
         competes: `segcal fit` compares it without being told to.
+        one_temperature: all it does is to divide the logits by one number.
         has_penalty: whether its penalty has a term on weights (lam) and one on biases (mu).
         copies: what a fit holds of its size besides the parameters: gradients, steps, the best so far.
         positives: parameters that a fit keeps positive.
@@ -78,6 +79,7 @@ class Calibrator(nn.Module, ABC):
     fitted_by: str
     in_paper: bool = True
     competes: bool = False
+    one_temperature: bool = False
     has_penalty: tuple[bool, bool] = (False, False)
     copies: int = 8
     positives: tuple[str, ...] = ()

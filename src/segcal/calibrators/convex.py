@@ -114,7 +114,6 @@ class ConvexCalibrator(Calibrator):
     Attributes:
         variables: the parameters that are fitted, in the order of theta; a leading axis for experts, if there are some.
         num_experts: E; 1 if all voxels share one map.
-        one_temperature: all it does is to divide the logits by one number, which is found without frames.
         centred: features with a large offset may be moved (:attr:`Block.centre`).
         first_sample: voxels of an expert behind its first Hessian; None for as many as its cost allows.
         by_products: whether :meth:`operator` is there.
@@ -127,7 +126,6 @@ class ConvexCalibrator(Calibrator):
     fitted_by = "convex"
     variables: tuple[str, ...]
     num_experts: int = 1
-    one_temperature = False
     centred = False
     first_sample: int | None = None
     by_products = False

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.convex import ConvexCalibrator
 from segcal.fitting.config import FitConfig
 from segcal.fitting.convex_problem import COARSE_TOL, case_terms, solve_temperature
 from segcal.fitting.division import FOLD_VOXELS, groups_of, thinned
@@ -35,8 +34,7 @@ CPU = torch.device("cpu")
 
 def weigh(data: FitData, calibrator: Calibrator, config: FitConfig) -> FitData:
     """Return the data with what each of their groups counts for a calibrator; the same if they have weights already."""
-    alone = isinstance(calibrator, ConvexCalibrator) and calibrator.one_temperature
-    if data.weights is not None or not alone or not config.outliers or config.method == "paper":
+    if data.weights is not None or not calibrator.one_temperature or not config.outliers or config.method == "paper":
         return data
     cases, weights = data.cases, dict[str, float]()
     groups = groups_of(cases)
