@@ -77,7 +77,7 @@ test_only = true
     assert found.root == tmp_path
     assert (found.repeats, found.seed, found.metrics, found.workers) == (2, 7, ("nll", "ece"), 2)
     assert [each.title for each in found.pipelines] == ["ts(mean_probs)", "identity(single)"]
-    assert found.fit == FitConfig(method="paper", voxels=500, lam=0)
+    assert found.fit == FitConfig(method="paper", voxels=500, lam=0, outliers=False)
     mine, roads = found.tasks
     assert isinstance(mine, FolderTask)
     assert isinstance(roads, EmbeddedTask)

@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 
 from msgspec import to_builtins
 
-from segcal.benchmark.protocol import Pipeline, Protocol, digest
+from segcal.benchmark.protocol import AS_PUBLISHED, Pipeline, Protocol, digest
 from segcal.benchmark.results import SCHEMA, CaseResult, FlipBands, Totals, Unit, UnitHeader, write_unit
 from segcal.benchmark.tasks import Task
 from segcal.calibrators import Calibrator
 from segcal.cases import Case, Cases, Split
 from segcal.errors import InputError
 from segcal.evaluation.case_counter import Counter, Stage
-from segcal.fitting import FitConfig, Fitted
+from segcal.fitting import Fitted
 from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
@@ -89,7 +89,7 @@ def plan(
 def unit_digest(unit: Unit, protocol: Protocol, fingerprints: Mapping[tuple[str, str], str]) -> str:
     """Return the digest of what decides a unit's numbers; `fingerprints` are of the cases by task and pooling."""
     names = [unit.task, *([unit.test_on] if unit.test_on else [])]
-    usual = FitConfig().to_dict()
+    usual = AS_PUBLISHED.to_dict()
     plain = {
         "schema": SCHEMA,
         "segcal": version("segcal"),

@@ -11,6 +11,7 @@ the first network alone, :math:`\bar p` for `mean_probs` and :math:`\bar z` for 
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,6 +63,8 @@ DEFAULT_METRICS = (
     "nll", "dice", "ece", "ba_ece", "ace", "flip_rate", "harmful_flips", "beneficial_flips", "neutral_flips", "brier",
     "accuracy", "miou", "cece", "ece_foreground", "ece_wrong", "ece_boundary", "free_energy_std",
 )  # fmt: skip
+# Methods are compared as they were published: none counts groups that failed less.
+AS_PUBLISHED = FitConfig(outliers=False)
 DECIDING = ("paper", "split", "repeats", "seed", "fit", "metrics", "bootstrap")
 
 
@@ -222,7 +225,7 @@ class Protocol(ProtocolFile, frozen=True, kw_only=True):
 
     tasks: tuple[Task, ...]
     pipelines: tuple[Pipeline, ...]
-    fit: FitConfig = FitConfig()
+    fit: FitConfig = AS_PUBLISHED
     studies: tuple[str, ...] | None = None
     paper: bool = False
     root: Path = Path()
@@ -313,7 +316,7 @@ def parse_protocol(document: dict[str, object], root: str | Path = ".") -> Proto
     pipelines = _read_pipelines(found.pipelines)
     find_metrics(found.metrics)
     read_table(found.fit, "fit", _FitTable)
-    read = {"tasks": tasks, "pipelines": pipelines, "fit": FitConfig(**found.fit), "root": Path(root)}
+    read = {"tasks": tasks, "pipelines": pipelines, "fit": replace(AS_PUBLISHED, **found.fit), "root": Path(root)}
     read |= {"metrics": tuple(dict.fromkeys(found.metrics)), "studies": _read_studies(found.studies)}
     read["compare"] = tuple((find_pipeline(a, pipelines), find_pipeline(b, pipelines)) for a, b in found.compare)
     return Protocol(**structs.asdict(found) | read, paper=isinstance(found.pipelines, str))

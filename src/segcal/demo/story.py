@@ -60,7 +60,7 @@ def quick_plan(workers: int = 1) -> Plan:
         tasks=_tasks(QUICK_SPLITS, ("streets",), ("strong",)),
         pipelines=(*plain, UNCALIBRATED, *(Pipeline("mean_logits", name) for name in QUICK_CALIBRATORS)),
         repeats=1,
-        fit=FitConfig(voxels=3000),
+        fit=FitConfig(voxels=3000, outliers=False),
         studies=QUICK_STUDIES,
         study_options=StudyOptions(
             cases=3, sizes=(2,), size_tasks=("roads",), padding_calibrators=("identity", "ts", "ms", "conic")
