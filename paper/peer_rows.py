@@ -162,8 +162,7 @@ def _of_place(task: str, own: dict[str, list[dict[str, Any]]]) -> Iterator[Row]:
         lines.sort(key=lambda line: line["division"])
     groups = [line["groups"] for line in own["ts"]]
     draws, sizes = Draws(groups), (sum(map(len, groups)), len(groups))
-    for name in own:
-        _same_cases(task, name, [line["groups"] for line in own[name]] == groups)
+    _refuse_others(task, own, groups)
     for name, lines in own.items():
         for metric in COUNTED:
             if metric == "flip_rate" and name == "nothing":
@@ -177,9 +176,10 @@ def _of_place(task: str, own: dict[str, list[dict[str, Any]]]) -> Iterator[Row]:
             yield Row(task, name, "chosen", note=chosen)
 
 
-def _same_cases(task: str, name: str, same: bool) -> None:
-    if not same:
-        raise InputError(f"{task} has other cases for {name} than for ts, but pairs are needed. Measure it anew.")
+def _refuse_others(task: str, own: dict[str, list[dict[str, Any]]], groups: list[list[str]]) -> None:
+    for name, lines in own.items():
+        if [line["groups"] for line in lines] != groups:
+            raise InputError(f"{task} has other cases for {name} than for ts, but pairs are needed. Measure it anew.")
 
 
 def _compared(task: str, name: str, metric: str, own: dict[str, list[dict[str, Any]]], draws: Draws) -> Iterator[Row]:
