@@ -1,8 +1,8 @@
-"""Write the rows of the board on conic scaling: ``python -m paper.conic_rows RESULTS``.
+"""Write the rows of the board on conic scaling: ``python -m paper.conic_rows [RESULTS]``.
 
-RESULTS is what ``segcal benchmark paper/protocols/conic.toml`` wrote. What `conic_shift.py` and
-`learned_context.py` found is read from results/. Into docs/images goes one picture per task: what one of its
-calibrators has learned.
+RESULTS is what ``segcal benchmark paper/protocols/conic.toml`` wrote; without it, the study `conic` keeps its rows.
+What `conic_shift.py` and `learned_context.py` found is read from results/: no data are needed for the other studies.
+Into docs/images goes one picture per task: what one of its calibrators has learned.
 """
 
 import argparse
@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 import segcal
-from paper.board import FOLDER, Row, measured, number, write_rows
+from paper.board import FOLDER, Row, measured, number, write_code, write_rows
 from paper.learned_rows import METRICS, compared, learned
 from paper.paper_words import comparisons
 from paper.results_rows import results
+from paper.stamp import code_digest
 from segcal.calibrators.conic import Conic
 from segcal.report.figures import confidence_figure, to_svg
 from segcal.summary import Summary, read_summary
+from segcal.version import __version__
 
 FOUND = Path(__file__).parent / "results"
 PAIRS = (("conic", "ts"), ("conic", "cms_ap"), ("conic_class", "conic"))
@@ -59,7 +62,9 @@ def few(path: Path) -> Iterator[Row]:
     for task, size in dict.fromkeys(sorted((row["task"], row["size"]) for row in rows)):
         own = [row for row in rows if (row["task"], row["size"]) == (task, size)]
         title = f"{task}, {'–'.join(map(str, sorted({row['cal'] for row in own})))} calibration cases"
-        yield from _pairs(title, sorted(own, key=lambda row: row["repeat"]))
+        repeats = len({row["repeat"] for row in own})
+        pairs = _pairs(title, sorted(own, key=lambda row: row["repeat"]))
+        yield from (replace(row, repeats=repeats) for row in pairs)
 
 
 def corrupted(path: Path) -> Iterator[Row]:
@@ -67,7 +72,8 @@ def corrupted(path: Path) -> Iterator[Row]:
     rows = json.loads(path.read_text("utf-8"))["rows"]
     for task in dict.fromkeys(row["task"] for row in rows):
         own = [row for row in rows if row["task"] == task]
-        yield from _pairs(task, own)
+        count = sum(len(row["corruption"]) for row in own if row["row"] == PAIRS[0][0])
+        yield from (replace(row, cases=count) for row in _pairs(task, own))
         for kind in sorted({kind for row in own for kind in row["corruption"]}):
             for name in dict.fromkeys(row["row"] for row in own):
                 found = [row for row in own if row["row"] == name]
@@ -90,15 +96,22 @@ def _pairs(title: str, rows: Sequence[dict[str, Any]]) -> Iterator[Row]:
 def main() -> None:
     """Write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=Path, nargs="?", metavar="RESULTS")
     parser.add_argument("-o", "--output", type=Path, default=FOLDER, help="the folder of the board")
     args = parser.parse_args()
-    pictures = args.output.parent / "images"
-    pictures.mkdir(exist_ok=True)
-    write_rows("conic", conic(args.results, pictures), args.output)
-    write_rows("conic_corrupted", corrupted(FOUND / "conic_shift.json"), args.output)
-    write_rows("conic_few", few(FOUND / "learned.json"), args.output)
-    write_rows("learned", learned(FOUND / "learned.json"), args.output)
+    if args.results is not None:
+        pictures = args.output.parent / "images"
+        pictures.mkdir(exist_ok=True)
+        write_rows("conic", conic(args.results, pictures), args.output)
+    stored = {
+        "conic_corrupted": corrupted(FOUND / "conic_shift.json"),
+        "conic_few": few(FOUND / "learned.json"),
+        "learned": learned(FOUND / "learned.json"),
+    }
+    for name, rows in stored.items():
+        write_rows(name, rows, args.output)
+        code = f"results: segcal 0.1.0, digest not recorded; rows: segcal {__version__}, code {code_digest()}"
+        write_code(name, code, args.output)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from paper.board import Row, measured, number
 from segcal.benchmark.summaries import compare_repeats
@@ -40,7 +41,8 @@ def learned(path: Path) -> Iterator[Row]:
         for name, other in AGAINST.items():
             for metric, title in METRICS.items():
                 gap = compared(found[other], found[name], metric).difference
-                yield from measured(task, f"{name} against {other}", title, gap)
+                for row in measured(task, f"{name} against {other}", title, gap):
+                    yield replace(row, repeats=len(found[name]))
 
 
 def mean(rows: Sequence[Mapping[str, Any]], metric: str) -> float | None:

@@ -5,9 +5,11 @@
 
 At random, 40 % of the cases by whole groups are for the fits and the others for the test, once per repeat. Across sites
 the cases of one site are for the fits and all others for the test, once per site; sites are those of
-``paper/transfer.py``. Every calibrator sees the mean of the members' probabilities and the same number of voxels per
-case, of a seeded sample; those that are trained by gradient see at most 20,000 of them (``paper/recent.py``). `default`
-is what ``segcal.choose`` chooses on the same cases. The test cases are measured once, whole.
+``paper/transfer.py``, groups those of ``paper/protocols``. Every calibrator sees the mean of the members'
+probabilities. Ours see so many voxels per case, more often from where it is hard, with weights, as in every fit. The
+methods of others (``paper/recent.py``) see four times as many, each as likely as any. `default` is what
+``segcal.choose`` chooses on the same cases. The test cases are measured once, whole; with ``--tests``, about so many of
+each division.
 
 RESULTS gets one file of lines per task, one line per division and calibrator, with the numbers of every test case; a
 file that has lines already is continued. ROOT holds ``predictions/TASK/member_M/CASE.npy`` and ``TASK/labels``.
@@ -27,12 +29,13 @@ from torch import Tensor
 
 import segcal
 from paper.board import FOLDER, Row, measured, number, write_code, write_rows
-from paper.real_ensembles import open_ensemble
-from paper.recent import RECENT, Fit
+from paper.recent import Map, recent
 from paper.stamp import read_stamps, write_stamp
 from paper.transfer import TASKS
-from segcal.calibrators.base import Calibrator
+from segcal.benchmark.protocol import load_protocol
+from segcal.benchmark.tasks import open_task
 from segcal.cases.base import Cases
+from segcal.errors import InputError
 from segcal.evaluation.case_counter import Counter
 from segcal.fitting.division import divide, group_names
 from segcal.metrics import METRICS
@@ -42,11 +45,18 @@ from segcal.summary import difference, estimate
 from segcal.types import IGNORED
 
 STUDY, TEST_SHARE, POOLING = "peers_recent", 0.6, "mean_probs"
+MORE = 4  # times as many voxels as ours for the methods of others: they cannot use weights, and ours are the hard ones
 COUNTED = {
     "nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE per case", "dice": "DSC, %", "flip_rate": "Flip, %",
 }  # fmt: skip
 SHOWN = {name: replace(METRICS[name], pooled=False) for name in COUNTED}
 OURS = ("ts", "default")
+
+
+def open_cases(root: Path, task: str) -> Cases:
+    """Return the cases of a task with the groups of its protocol, pooled once."""
+    protocol = load_protocol(Path(__file__).parent / "protocols" / f"{task}.toml", root)
+    return in_memory(open_task(protocol.tasks[0], POOLING, root, None).cases)
 
 
 def divisions(task: str, cases: Cases, repeats: int) -> Iterator[tuple[str, Cases, Cases]]:
@@ -84,9 +94,8 @@ def drawn(cases: Cases, voxels: int) -> tuple[Tensor, Tensor]:
     return torch.cat(logits), torch.cat(labels)
 
 
-def whole(fit: Fit, logits: Tensor, labels: Tensor) -> Any:
+def whole(found: Map) -> Any:
     """Return a map of whole images."""
-    found = fit(logits, labels)
 
     @torch.no_grad()
     def image(given: Tensor, _: Any = None) -> Tensor:
@@ -96,34 +105,37 @@ def whole(fit: Fit, logits: Tensor, labels: Tensor) -> Any:
     return image
 
 
-def fitted(name: str, cal: Cases, voxels: int, sample: tuple[Tensor, Tensor]) -> tuple[Any, str]:
-    """Return a calibrator and what was chosen."""
+def fits(cal: Cases, voxels: int) -> Iterator[dict[str, Any]]:
+    """Yield what is fitted together, by name: ours, then the recent ones."""
     config = segcal.FitConfig(voxels=voxels)
-    if name == "default":
-        chosen: Calibrator = segcal.choose(cal, config=config).calibrator
-        return chosen, chosen.name
-    return (segcal.fit(name, cal, config=config).calibrator if name in OURS else whole(RECENT[name], *sample)), ""
+    yield {"ts": segcal.fit("ts", cal, config=config).calibrator}
+    yield {"default": segcal.choose(cal, config=config).calibrator}
+    sample = drawn(cal, MORE * voxels)
+    for fit in recent(cal.num_classes):
+        yield {name: whole(found) for name, found in fit(*sample).items()}
 
 
-def measure(root: Path, task: str, path: Path, repeats: int, voxels: int, count: int | None) -> None:
+def measure(root: Path, task: str, path: Path, repeats: int, voxels: int, tests: int | None, only: str) -> None:
     """Fit and measure the divisions of a task that are not in its file."""
-    cases = in_memory(open_ensemble(root, task, count, POOLING))
+    cases = open_cases(root, task)
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
     known, counter = {line["division"] for line in lines}, Counter(SHOWN, BandCache())
-    for title, cal, test in divisions(task, cases, repeats):
-        if title in known:
+    for title, cal, every in divisions(task, cases, repeats):
+        if title in known or not title.startswith(only):
             continue
-        sample, maps, facts = drawn(cal, voxels), {}, {"nothing": ("", 0.0)}
-        for name in (*OURS, *RECENT):
-            start = time.process_time()
-            maps[name], chosen = fitted(name, cal, voxels, sample)
-            facts[name] = chosen, round(time.process_time() - start, 2)
+        test = every.subset(every.ids[:: max(1, round(len(every) / (tests or len(every))))])
+        maps, facts, start = {}, {"nothing": ("", 0.0)}, time.process_time()
+        for found in fits(cal, voxels):
+            spent = round(time.process_time() - start, 2)
+            facts |= {name: (one.name if name == "default" else "", spent) for name, one in found.items()}
+            maps, start = maps | found, time.process_time()
         values: dict[str, dict[str, list[float | None]]] = {name: {metric: [] for metric in SHOWN} for name in facts}
         for case_id in test.ids:
             before, after = counter.count_each(test.checked(case_id), maps)
             for name, counted in {"nothing": before, **after}.items():
                 for metric, one in SHOWN.items():
-                    values[name][metric].append(one(counted.tables))
+                    value = one(counted.tables)
+                    values[name][metric].append(None if value is None else round(value, 6))
         groups = list(group_names(test, test.ids))
         with path.open("a", encoding="utf-8") as file:
             for name, (chosen, seconds) in facts.items():
@@ -150,8 +162,8 @@ def _of_place(task: str, own: dict[str, list[dict[str, Any]]]) -> Iterator[Row]:
         lines.sort(key=lambda line: line["division"])
     groups = [line["groups"] for line in own["ts"]]
     draws, sizes = Draws(groups), (sum(map(len, groups)), len(groups))
+    _refuse_others(task, own, groups)
     for name, lines in own.items():
-        assert [line["groups"] for line in lines] == groups
         for metric in COUNTED:
             if metric == "flip_rate" and name == "nothing":
                 continue
@@ -162,6 +174,12 @@ def _of_place(task: str, own: dict[str, list[dict[str, Any]]]) -> Iterator[Row]:
             yield Row(task, name, "fit, CPU s", number(spent, ".1f"), repeats=sizes[1])
         if chosen := ", ".join(line["chosen"] for line in lines if line["chosen"]):
             yield Row(task, name, "chosen", note=chosen)
+
+
+def _refuse_others(task: str, own: dict[str, list[dict[str, Any]]], groups: list[list[str]]) -> None:
+    for name, lines in own.items():
+        if [line["groups"] for line in lines] != groups:
+            raise InputError(f"{task} has other cases for {name} than for ts, but pairs are needed. Measure it anew.")
 
 
 def _compared(task: str, name: str, metric: str, own: dict[str, list[dict[str, Any]]], draws: Draws) -> Iterator[Row]:
@@ -191,7 +209,8 @@ def main() -> None:
     first.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), metavar="NAME")
     first.add_argument("--repeats", type=int, default=3, metavar="N")
     first.add_argument("--voxels", type=int, default=1000, metavar="N", help="of each case, to fit to")
-    first.add_argument("--cases", type=int, metavar="N", help="about so many of each task; default: all")
+    first.add_argument("--tests", type=int, metavar="N", help="about so many test cases a division; default: all")
+    first.add_argument("--only", default="", metavar="START", help='of divisions: "random", "from", or a whole name')
     second.add_argument("-o", "--output", type=Path, default=FOLDER, help="the folder of the board")
     given = parser.parse_args()
     if given.step == "rows":
@@ -203,7 +222,7 @@ def main() -> None:
     write_stamp(given.results)
     for task in given.tasks:
         path = given.results / f"{task}.jsonl"
-        measure(given.root, task, path, given.repeats, given.voxels, given.cases)
+        measure(given.root, task, path, given.repeats, given.voxels, given.tests, given.only)
 
 
 if __name__ == "__main__":

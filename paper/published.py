@@ -29,8 +29,7 @@ from torch import Tensor
 
 import segcal
 from paper.board import FOLDER, Row, measured, number, write_code, write_rows
-from paper.peer_rows import POOLING, TEST_SHARE, in_memory
-from paper.real_ensembles import open_ensemble
+from paper.peer_rows import TEST_SHARE, open_cases
 from paper.stamp import read_stamps, write_stamp
 from segcal.calibrators.temperature import Identity
 from segcal.evaluation.slabs import calibrated_scores
@@ -95,7 +94,7 @@ def measure(root: Path, path: Path, repeats: int, voxels: int) -> None:
     """Fit and measure every division."""
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
     known = {(line["division"], line["method"]) for line in lines}
-    cases, config = in_memory(open_ensemble(root, TASK, None, POOLING)), segcal.FitConfig(voxels=voxels)
+    cases, config = open_cases(root, TASK), segcal.FitConfig(voxels=voxels)
     for seed in range(repeats):
         split = divide(cases, 0.0, TEST_SHARE, seed)
         for name in OURS:
