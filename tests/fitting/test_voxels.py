@@ -121,6 +121,7 @@ def peak_of(name, count, config):
 @pytest.mark.parametrize(("name", "voxels"), [("ts", "all"), ("ets", "all"), ("cms_ap", 4096), ("cms_ap", "all")])
 def test_what_a_fit_holds_does_not_grow_with_the_number_of_cases(name, voxels, monkeypatch):
     monkeypatch.setattr("segcal.fitting.convex_problem.COARSE_VOXELS", 1 << 10)
+    monkeypatch.setattr("segcal.fitting.outliers.FOLD_VOXELS", 1 << 10)
     config = FitConfig(voxels=voxels, memory=1 << 20, tol=1e-2, lam=0.01, mu=0.01)
     few, many = peak_of(name, 7, config), peak_of(name, 21, config)
     assert 1 << 17 < few < 1 << 26

@@ -79,11 +79,13 @@ class Records:
     ) -> tuple[Path, ...]:
         """Put the files in place that `make` writes into an empty folder and returns: they are the result of a case.
 
-        The last one completes it. What goes wrong with the disk goes wrong with the file of this name.
+        The last one completes it. Where its name is known before, that it may be replaced was looked at before; what
+        goes wrong with the disk goes wrong with the file of this name.
         """
         with naming_case(case_id), naming(self.folder / (name or case_id)), temporary(self.folder) as beside:
             names = [path.relative_to(beside).as_posix() for path in make(beside)]
-            self.require_own(case_id, names)
+            if not name:
+                self.require_own(case_id, names)
             return self.place(case_id, made_from, beside, names)
 
     def place(self, case_id: str, made_from: str, beside: Path, names: Sequence[str]) -> tuple[Path, ...]:

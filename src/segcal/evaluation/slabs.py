@@ -130,7 +130,7 @@ def _scored(
 
 def _gap_sum(calibrator: Calibrator, case: Case, values: int = STEP_VALUES) -> tuple[Tensor, int]:
     """Return the sum of gaps over the voxels that were predicted, found in parts, and their number."""
-    voxels, mask = case.logits.flatten(1)[None], None if case.mask is None else case.mask.flatten()
+    voxels, mask = case.logits.reshape(1, len(case.logits), -1), None if case.mask is None else case.mask.flatten()
     size, step, total = voxels.shape[2], max(1, values // voxels.shape[1]), torch.zeros((), dtype=torch.float64)
     for part in (slice(start, start + step) for start in range(0, size, step)):
         found = voxels[..., part].to(compute_dtype(voxels.dtype))  # between off and on of a region it is the logit

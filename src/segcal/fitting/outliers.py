@@ -27,7 +27,7 @@ from segcal.fitting.convex_problem import COARSE_TOL, case_terms, solve_temperat
 from segcal.fitting.division import FOLD_VOXELS, groups_of, thinned
 from segcal.fitting.request import FitData
 
-# Set on splits of cardiac patients: see decisions 256 and 480.
+# Set on splits of cardiac patients: see decision 256 and decision 480.
 BEYOND, QUARTILE, PARTS, ROUNDS = 2.0, 75, 4, 3
 CPU = torch.device("cpu")
 

@@ -164,10 +164,17 @@ class MaskWriter:
 
     def __call__(self, case_id: str) -> Path:
         """Write one case."""
-        levels, path = nested_masks(self._calibrator, self._cases.checked(case_id), self._bounds), f"{case_id}.npy"
-        with written(self._folder / path) as beside:
+        levels, (path,) = (
+            nested_masks(self._calibrator, self._cases.checked(case_id), self._bounds),
+            self.places(case_id),
+        )
+        with written(path) as beside:
             np.save(beside, levels[self._structures])
-        return self._folder / path
+        return path
+
+    def places(self, case_id: str) -> list[Path]:
+        """Return where the masks of a case go."""
+        return [self._folder / f"{case_id}.npy"]
 
 
 def label_sets(
