@@ -114,7 +114,7 @@ def elsewhere() -> str:
                 "/".join(value(found, task, "default", f"divisions worse than {other} in {m}") for m in metrics)
             )
         lines.append([task, *cells, value(found, task, "default", "worst 5 %, all cases, against ts, nats")])
-    head = ("sites", "divisions", "default", "`ts`", "nothing", "worse than `ts`", "than nothing")
+    head = ("sites", "splits", "default", "`ts`", "nothing", "worse than `ts`", "than nothing")
     return table((*head, "worst cases"), lines)
 
 
