@@ -7,7 +7,7 @@ ROOT holds ``predictions/TASK/member_M`` and ``TASK/labels``: 20 cardiac volumes
 start-up, the smaller of two runs, so that nothing is compiled. Beside them stand what others take for one temperature,
 from voxels in memory (those that `segcal fit` draws), and reading and copying the files.
 
-Without ROOT, made-up street scenes: five members of 11 classes, 360 x 480, float16, in the machine's temporary folder, so that
+Without ROOT, made-up street scenes: five members of 11 classes, 360 x 480, float16, in the temporary folder, so that
 the disk is its page cache and what is measured is what we add to it. One run for all rows; ratios to `cp` of what
 `apply` reads, and to reading what `evaluate` reads, in CPU time and on the clock.
 """
