@@ -7,7 +7,7 @@ ROOT holds ``predictions/TASK/member_M`` and ``TASK/labels``: 20 cardiac volumes
 start-up, the smaller of two runs, so that nothing is compiled. Beside them stand what others take for one temperature,
 from voxels in memory (those that `segcal fit` draws), and reading and copying the files.
 
-Then made-up street scenes: five members of 11 classes, 360 x 480, float16, in the machine's temporary folder, so that
+Without ROOT, made-up street scenes: five members of 11 classes, 360 x 480, float16, in the temporary folder, so that
 the disk is its page cache and what is measured is what we add to it. One run for all rows; ratios to `cp` of what
 `apply` reads, and to reading what `evaluate` reads, in CPU time and on the clock.
 """
@@ -149,7 +149,6 @@ def show_real(root: Path) -> None:
     print(f"| real ensembles, five members, CPU s | {' | '.join(found)} |\n|---|{'--:|' * len(found)}")
     for name in next(iter(found.values())):
         print(f"| {name} | {' | '.join(rows[name] for rows in found.values())} |", flush=True)
-    print()
 
 
 def make_files(folder: Path, count: int) -> None:
@@ -211,7 +210,7 @@ def measure_evaluate(folder: Path, fitted: segcal.Fitted) -> tuple[dict[str, Too
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables of real ensembles, or those of made-up scenes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, nargs="?", metavar="ROOT")
     parser.add_argument("--cases", type=int, default=6)
@@ -221,6 +220,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     if args.root is not None:
         show_real(args.root)
+        return
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         make_files(folder, args.cases)

@@ -17,7 +17,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 MARK = re.compile(r"(<!-- board: (\w+) -->\n)(?:\|.*\n)*")
 TASKS = ("roads", "cardiac", "camvid")
 METRICS = ("NLL", "ECE", "BA-ECE", "ACE")
-RECENT_METRICS = ("NLL", "ECE", "BA-ECE", "ACE per case")
+RECENT_METRICS = ("NLL", "ECE", "BA-ECE")
+RECENT = ("nothing", "ts", "default", "smart", "sms (probmetrics)", "quadratic (probmetrics)", "h-calibration")
 Found = dict[tuple[str, str, str], Row]
 
 
@@ -113,7 +114,7 @@ def elsewhere() -> str:
                 "/".join(value(found, task, "default", f"divisions worse than {other} in {m}") for m in metrics)
             )
         lines.append([task, *cells, value(found, task, "default", "worst 5 %, all cases, against ts, nats")])
-    head = ("sites", "divisions", "default", "`ts`", "nothing", "worse than `ts`", "than nothing")
+    head = ("sites", "splits", "default", "`ts`", "nothing", "worse than `ts`", "than nothing")
     return table((*head, "worst cases"), lines)
 
 
@@ -240,22 +241,14 @@ def speed_gpu() -> str:
 
 
 def recent() -> str:
-    """Return the mean of every recent method, and the lowest of each column in bold."""
+    """Return the means of the recent methods, and the lowest of each row in bold."""
     found, lines = rows_of("peers_recent"), []
-    places = dict.fromkeys(task for task, _, _ in found)
-    for place in places:
-        own = [
-            method for task, method, metric in found if (task, metric) == (place, "NLL") and " against " not in method
-        ]
-        least = {metric: min(found[place, method, metric].value or 0 for method in own) for metric in RECENT_METRICS}
-        for method in own:
-            cells = []
-            for metric in RECENT_METRICS:
-                text = value(found, place, method, metric)
-                cells.append(f"**{text}**" if found[place, method, metric].value == least[metric] else text)
-            more = value(found, place, method, "DSC, %"), value(found, place, method, "Flip, %")
-            lines.append([place, f"`{method}`", *cells, *more])
-    return table(("task", "method", *RECENT_METRICS, "DSC, %", "flips, %"), lines)
+    for task in dict.fromkeys(key[0] for key in found):
+        for metric in RECENT_METRICS:
+            cells = [value(found, task, method, metric) for method in RECENT]
+            least = min((cell for cell in cells if cell != "—"), key=Decimal)
+            lines.append([task, metric, *(f"**{cell}**" if cell == least else cell for cell in cells)])
+    return table(("task", "metric", *(f"`{method}`" for method in RECENT)), lines)
 
 
 def published() -> str:

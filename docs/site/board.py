@@ -30,7 +30,7 @@ To add a study, write `docs/board/NAME.csv` and its entry in `docs/board/studies
 USUAL = "95 % bootstrap over repeats and single cases; ACE: min and max over repeats"
 STUDY = """### {name}
 
-**{title}.** {about} {interval}[{count:,} rows](board/{name}.csv): `{command}`.
+**{title}.** {about} {interval}[{count:,} rows](board/{name}.csv): {made}.
 """
 
 
@@ -47,13 +47,15 @@ def read(folder: Path) -> tuple[list[dict[str, str]], dict[str, list[list[str]]]
 def page(folder: Path = DOCS / "board") -> str:
     """Return the page."""
     studies, rows, _ = read(folder)
+    first = {study["command"]: study["name"] for study in reversed(studies)}
     head = HEAD.format(rows=sum(map(len, rows.values())), studies=len(studies), usual=USUAL, script=ROWS)
-    return "\n".join([head, *(_section(study, len(rows[study["name"]])) for study in studies)])
+    return "\n".join([head, *(_section(study, len(rows[study["name"]]), first[study["command"]]) for study in studies)])
 
 
-def _section(study: dict[str, str], count: int) -> str:
+def _section(study: dict[str, str], count: int, first: str) -> str:
     interval = "" if study["interval"] in ("none", USUAL) else f"Intervals: {study['interval']}. "
-    return STUDY.format(**study | {"interval": interval}, count=count)
+    made = f"`{study['command']}`" if first == study["name"] else f"as [{first}](#{first})"
+    return STUDY.format(**study | {"interval": interval}, count=count, made=made)
 
 
 def script(folder: Path = DOCS / "board") -> str:
