@@ -2,6 +2,7 @@
 
 import math
 import warnings
+import zipfile
 
 import pytest
 import torch
@@ -58,6 +59,18 @@ def test_a_program_of_torch_export(randomise, tmp_path):
         loaded = torch.export.load(tmp_path / "a.pt2").module()
     other = torch.randn(1, 2, 7, 5)
     torch.testing.assert_close(loaded(other), calibrator(network(other)))
+
+
+def test_a_program_holds_no_image_and_no_path(randomise, tmp_path):
+    calibrator, network = randomise(segcal.make_calibrator("ts", 4)), nn.Conv2d(2, 4, 1)
+    for batch in (IMAGE, IMAGE[:1]):  # of which the second is written twice
+        segcal.export(calibrator, tmp_path / "a.pt2", model=network, example=batch, overwrite=True)
+        with zipfile.ZipFile(tmp_path / "a.pt2") as opened:
+            content = b"".join(opened.read(name) for name in opened.namelist())
+        assert network.weight.detach().numpy().tobytes() in content
+        assert IMAGE[0, 0, 0].numpy().tobytes() not in content
+        assert b"site-packages" not in content
+        assert b"attach.py" not in content
 
 
 def test_a_network_in_onnx_keeps_its_names(randomise, tmp_path):

@@ -148,7 +148,11 @@ def _write(module: nn.Module, given: tuple[Any, ...], path: Path, opset: int | N
     with _quietly():
         module(*given)  # raises an error message for a wrong input
         if path.suffix == ".pt2":
-            torch.export.save(torch.export.export(module, given, dynamic_shapes=dynamic), path)
+            exported = torch.export.export(module, given, dynamic_shapes=dynamic)
+            exported.example_inputs = None  # an image of a patient stays where it is
+            for node in exported.graph.nodes:
+                node.meta.pop("stack_trace", None)  # paths of this machine
+            torch.export.save(exported, path)
             return
         program = torch.onnx.export(
             module,
