@@ -2,6 +2,7 @@
 
 import math
 import warnings
+import zipfile
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 import segcal
 from segcal.calibrators.per_region import PerRegion
 from segcal.errors import InputError
+from segcal.fitting.reference import calibrator_digest
 from segcal.regions import Regions
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: make setup-frameworks")
@@ -60,6 +62,46 @@ def test_a_program_of_torch_export(randomise, tmp_path):
     torch.testing.assert_close(loaded(other), calibrator(network(other)))
 
 
+def test_a_program_holds_no_image_and_no_path(randomise, tmp_path):
+    calibrator, network = randomise(segcal.make_calibrator("ts", 4)), nn.Conv2d(2, 4, 1)
+    for batch in (IMAGE, IMAGE[:1]):  # of which the second is written twice
+        segcal.export(calibrator, tmp_path / "a.pt2", model=network, example=batch, overwrite=True)
+        with zipfile.ZipFile(tmp_path / "a.pt2") as opened:
+            content = b"".join(opened.read(name) for name in opened.namelist())
+        assert network.weight.detach().numpy().tobytes() in content
+        assert IMAGE[0, 0, 0].numpy().tobytes() not in content
+        assert b"site-packages" not in content
+        assert b"attach.py" not in content
+
+
+def identity(calibrator):
+    return {
+        "segcal.version": segcal.__version__,
+        "segcal.calibrator": calibrator.name,
+        "segcal.calibrator_digest": calibrator_digest(calibrator)[:16],
+        "segcal.expects": "logits",
+        "segcal.preserves": calibrator.preserves or "none",
+    }
+
+
+def test_a_graph_says_which_calibrator_it_holds_and_no_path(randomise, tmp_path):
+    calibrator, network = randomise(segcal.make_calibrator("ts", 4)), nn.Conv2d(2, 4, 1)
+    for given in ({}, {"axes": 3}, {"model": network, "example": IMAGE}):
+        contents = []
+        for name in ("a.onnx", "b.onnx"):
+            segcal.export(calibrator, tmp_path / name, overwrite=True, **given)
+            contents.append((tmp_path / name).read_bytes())
+        assert contents[0] == contents[1]
+        assert b"site-packages" not in contents[0]
+        assert b".py" not in contents[0]
+        session = onnxruntime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
+        assert session.get_modelmeta().custom_metadata_map == identity(calibrator)
+        assert session.get_modelmeta().producer_name == "segcal"
+        space = ["depth", "height", "width"][-given.get("axes", 2) :]
+        for one in (*session.get_inputs(), *session.get_outputs()):
+            assert one.shape == ["batch", 2 if one.name == "image" else 4, *space]
+
+
 def test_a_network_in_onnx_keeps_its_names(randomise, tmp_path):
     weight = torch.randn(4, 2, 1, 1, generator=torch.Generator().manual_seed(3))
     write_network(tmp_path / "network.onnx", weight)
@@ -68,7 +110,9 @@ def test_a_network_in_onnx_keeps_its_names(randomise, tmp_path):
     assert (done.inputs, done.flips) == (("picture",), 0)
     session = onnxruntime.InferenceSession(tmp_path / "joined.onnx", providers=["CPUExecutionProvider"])
     assert [one.name for one in session.get_outputs()] == ["scores", "log_probs"]
-    assert session.get_modelmeta().custom_metadata_map == {"trained": "yes"}
+    assert session.get_modelmeta().custom_metadata_map == {"trained": "yes", **identity(calibrator)}
+    assert session.get_outputs()[1].shape == ["batch", 4, "height", "width"]
+    assert b".py" not in (tmp_path / "joined.onnx").read_bytes()
     scores, log_probs = (torch.from_numpy(x) for x in session.run(None, {"picture": IMAGE.numpy()}))
     torch.testing.assert_close(scores, nn.functional.conv2d(IMAGE, weight), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(log_probs, calibrator(scores).detach(), rtol=1e-4, atol=1e-4)

@@ -50,6 +50,20 @@ def test_the_file_keeps_the_stream_and_a_second_call_goes_on(fitted, make_cases,
     assert monitor(fitted, cases, tmp_path / "whole.json").new == 0
 
 
+def test_known_cases_are_counted_and_unusual_ones_are_named(fitted, make_cases, tmp_path):
+    cases = permuted(make_cases(6, seed=51))
+    first = monitor(fitted, cases.subset(cases.ids[:4]), tmp_path / "s.json")
+    second = monitor(fitted, cases, tmp_path / "s.json")
+    assert [(each.new, each.known) for each in (first, second)] == [(4, 0), (2, 4)]
+    assert "left out" not in str(first)
+    assert "\n4 already known by name and left out, also if their files have changed\n" in str(second)
+    assert [draw.name for draw in second.unusual] == [f"bad{k:02d}" for k in range(6)]
+    draw = second.unusual[1]
+    line = f"unusual: bad01, p {draw.rarity:.2g}, most in {draw.unusual} ({draw.deviation:+.1f} deviations)"
+    assert str(second).split("\n")[1] == line
+    assert monitor(fitted, cases.subset(cases.ids[:4]), tmp_path / "s.json").draws[0].name == "bad00"
+
+
 def test_a_run_that_dies_leaves_what_was_done(fitted, make_cases, tmp_path):
     cases, done = make_cases(6, seed=53, labelled=False), []
 

@@ -92,13 +92,9 @@ def _monitor(call: Call) -> int:
     with call.bar("comparing"):
         found = call.do(segcal.monitor, call.fitted, call.cases, background=not call.args.all_classes)
     if found.unusual:
-        rows = [
-            [", ".join(draw.cases), f"{draw.rarity:.2g}", f"{draw.unusual} ({draw.deviation:+.1f} deviations)"]
-            for draw in found.unusual
-        ]
-        call.say(table(("unusual", "p", "most in"), rows, text=True))
+        call.say(table(("unusual", "p", "most in"), [draw.words() for draw in found.unusual], text=True))
     rare = f"{len(found.unusual)} of {len(found.draws)} unusual at a rate of {found.rate:g}"
-    call.say(f"{plural(found.new, 'group')} added, {rare}", found.limit, found.verdict, *found.alarms)
+    call.say(f"{plural(found.new, 'group')} added, {rare}", found.left_out, found.limit, found.verdict, *found.alarms)
     document = asdict(found) | {"draws": msgspec.to_builtins(found.draws), "applies": found.applies}
     return call.end(document, DONE if found.applies else ALARM)
 

@@ -12,6 +12,7 @@ is added. Both then speak the newer of the two operator sets.
 import logging
 import math
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,15 +29,20 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.errors import InputError
 from segcal.evaluation.audit import adversarial
+from segcal.fitting.reference import calibrator_digest
 from segcal.integrations.attach import Calibrating, attach, check_classes, folder_of, need, to_calibrator
 from segcal.target import check_apart
 from segcal.types import Context
+from segcal.version import __version__
 
 OUTPUT = "log_probs"
 # The oldest operator set that torch's exporter writes.
 OLDEST = 18
 SIZES = (9, 8, 5)
 TIE = 1e-5
+SPACE = ("depth", "height", "width")
+# As torch names axes of any size.
+NUMBERED = re.compile(r"\bs\d+\b")
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,7 @@ def export(
         if model is None:
             given = _example(own, axes, dtype)
             _write(own, given, beside)
+            _identify(beside, own)
             return _compared(target, beside, own, own, given)
         if isinstance(model, nn.Module):
             if example is None:
@@ -112,6 +119,7 @@ def export(
             if len(example) == 1:  # of which exporters take the size of the batch for a constant
                 example = torch.cat([example, example])
             _write(whole, (example,), beside)
+            _identify(beside, own)
             return _compared(target, beside, own, whole, (example,))
         return _join(target, beside, Path(model), own, output)
 
@@ -148,7 +156,11 @@ def _write(module: nn.Module, given: tuple[Any, ...], path: Path, opset: int | N
     with _quietly():
         module(*given)  # raises an error message for a wrong input
         if path.suffix == ".pt2":
-            torch.export.save(torch.export.export(module, given, dynamic_shapes=dynamic), path)
+            exported = torch.export.export(module, given, dynamic_shapes=dynamic)
+            exported.example_inputs = None  # an image of a patient stays where it is
+            for node in exported.graph.nodes:
+                node.meta.pop("stack_trace", None)  # paths of this machine
+            torch.export.save(exported, path)
             return
         program = torch.onnx.export(
             module,
@@ -166,6 +178,49 @@ def _write(module: nn.Module, given: tuple[Any, ...], path: Path, opset: int | N
                 "the network is too large for one file, but one graph is written. Export the calibrator alone, and "
                 "run it behind the network."
             )
+
+
+def _identify(path: Path, calibrator: Calibrator) -> None:
+    """Name the calibrator and the axes in an ONNX file, and remove paths and whatever else differs by machine."""
+    if path.suffix != ".onnx":
+        return
+    onnx = need("onnx", "onnx")
+    made = onnx.load(path)
+    made.producer_name, made.producer_version, made.doc_string = "segcal", __version__, ""
+    _strip(made.graph)
+    for function in made.functions:
+        _strip(function)
+    first = made.graph.input[0].type.tensor_type.shape.dim
+    titles = ("batch", "", *SPACE[-(len(first) - 2) :])
+    fresh = {
+        size.dim_param: title for size, title in zip(first, titles, strict=False) if NUMBERED.fullmatch(size.dim_param)
+    }
+    for one in (*made.graph.input, *made.graph.output):
+        for size in one.type.tensor_type.shape.dim:
+            if size.dim_param:
+                size.dim_param = NUMBERED.sub(lambda found: fresh.get(found[0], found[0]), size.dim_param)
+    kept = {entry.key: entry.value for entry in made.metadata_props}
+    onnx.helper.set_model_props(made, kept | {
+        "segcal.version": __version__,
+        "segcal.calibrator": calibrator.name,
+        "segcal.calibrator_digest": calibrator_digest(calibrator)[:16],
+        "segcal.expects": "logits",
+        "segcal.preserves": calibrator.preserves or "none",
+    })  # fmt: skip
+    onnx.save(made, path)
+
+
+def _strip(graph: Any) -> None:
+    """Remove what exporters note beside nodes, also of inner graphs."""
+    del graph.metadata_props[:], graph.value_info[:]
+    for node in graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                _strip(inner)
+    for tensor in getattr(graph, "initializer", ()):
+        del tensor.metadata_props[:]
 
 
 def _compared(target: Path, path: Path, calibrator: Calibrator, module: nn.Module, given: tuple[Any, ...]) -> Exported:
@@ -233,13 +288,17 @@ def _join(target: Path, beside: Path, source: Path, calibrator: Calibrator, outp
     axes = len(logits.type.tensor_type.shape.dim) - 2
     given = _example(calibrator, axes, torch.float32)
     _write(calibrator, given, beside, opset)
+    _identify(beside, calibrator)
     tail = onnx.load(beside)
     host.ir_version = tail.ir_version = max(host.ir_version, tail.ir_version)
-    del tail.metadata_props[:]  # the network's own are kept
     joined = compose.merge_models(host, tail, io_map=[(logits.name, "logits")], prefix2="segcal_",
         outputs=[*(one.name for one in host.graph.output), f"segcal_{OUTPUT}"])  # fmt: skip
     _rename(joined, f"segcal_{OUTPUT}", OUTPUT)
+    shape = joined.graph.output[-1].type.tensor_type.shape.dim
+    for axis in (0, *range(2, len(shape))):  # axes have the names that the network gives them
+        shape[axis].CopyFrom(logits.type.tensor_type.shape.dim[axis])
     onnx.save(joined, beside)
+    _identify(beside, calibrator)
     return _same_as_in_two_steps(target, beside, source, logits.name, calibrator)
 
 

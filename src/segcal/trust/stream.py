@@ -72,6 +72,10 @@ class StreamDraw(msgspec.Struct):
     expected_dice: float | None
     apart_p: float = 1.0
 
+    def words(self) -> tuple[str, str, str]:
+        """Return its cases, its rarity, and in what it differs most."""
+        return ", ".join(self.cases), f"{self.rarity:.2g}", f"{self.unusual} ({self.deviation:+.1f} deviations)"
+
 
 class StreamState(msgspec.Struct, kw_only=True):
     """The file: which reference it belongs to, and all groups so far."""
@@ -101,6 +105,7 @@ class Monitored:
         stream_rate: the chance of a false alarm, ever.
         verdict: all this in words.
         alarms: in words, classes with little evidence that became frequent, and cases that left what was seen.
+        known: how many groups of this call were in the file already, and were left out.
     """
 
     draws: list[StreamDraw]
@@ -117,6 +122,7 @@ class Monitored:
     stream_rate: float
     verdict: str
     alarms: list[str] = field(default_factory=list)
+    known: int = 0
 
     @property
     def unusual(self) -> list[StreamDraw]:
@@ -139,8 +145,14 @@ class Monitored:
             f"{self.rate:g} needs {needed}; only the stream as a whole is watched"
         )
 
+    @property
+    def left_out(self) -> str:
+        """How many groups were left out because the file has them; "" without any."""
+        return f"{self.known} already known by name and left out, also if their files have changed" * bool(self.known)
+
     def __str__(self) -> str:
-        return "\n".join(filter(None, (self.limit, self.verdict)))
+        unusual = [f"unusual: {', p '.join(draw.words()[:2])}, most in {draw.words()[2]}" for draw in self.unusual]
+        return "\n".join(filter(None, (*unusual, self.left_out, self.limit, self.verdict)))
 
 
 @typed
@@ -191,11 +203,13 @@ def monitor(
         raise InputError(f"{state} is a folder, but the stream is kept in a file. Name one, such as state.json.")
     with nullcontext() if target is None else claim_beside(target):
         watch = _Watch(known, reference, target, background)
-        before = len(watch.draws)
+        before, seen = len(watch.draws), watch.seen()
+        names = zip(opened.ids, group_names(opened, opened.ids), strict=True)
+        skipped = {group for case_id, group in names if case_id in seen or group in seen}
         calibrator = known.calibrator.to(check_device(device))
-        for name, sums in _draws(opened, watch.seen(), calibrator, workers, failed, progress):
+        for name, sums in _draws(opened, seen, calibrator, workers, failed, progress):
             watch.add(name, sums)
-    return watch.result(before, rate, stream_rate)
+    return replace(watch.result(before, rate, stream_rate), known=len(skipped))
 
 
 def _draws(
@@ -275,7 +289,7 @@ class _Watch:
         dice = [draw.expected_dice for draw in self.draws[since:] if draw.expected_dice is not None]
         expected = float(np.mean(dice)) if dice else None
         return Monitored(
-            draws=self.draws,
+            draws=[msgspec.structs.replace(draw, name=_title(draw)) for draw in self.draws],
             new=len(self.draws) - before,
             evidence=found.logs,
             drifted_at=None if found.reached is None else _title(self.draws[found.reached]),
