@@ -90,7 +90,8 @@ def test_nifti_labels_are_as_stored_or_reversed_as_declared_and_never_assumed(tm
     assert np.array_equal(turned.values, values.transpose(2, 1, 0))
     assert turned.spacing == (3.0, 2.0, 1.0)
     fits = (
-        r"shape \(2, 3, 4\) and its scores have \(4, 3, 2\): reversed, .* Pass label_axes='zyx' if these are its scores"
+        r"shape \(2, 3, 4\) and its scores have \(4, 3, 2\): reversed, .* Pass label_axes='zyx' if the label map and "
+        r"the scores are of one case, with axes reversed\. It holds for labels and images\."
     )
     with pytest.raises(InputError, match=fits) as refused:
         read_label_file(path, (4, 3, 2))
@@ -157,3 +158,9 @@ def test_arrays_have_a_channel_axis_or_not_and_the_space_of_the_scores(tmp_path)
         folder.read("d", (4, 5))
     with pytest.raises(InputError, match="is not a folder"):
         ImageFolder(tmp_path / "none")
+
+
+def test_images_with_reversed_axes_are_refused_with_what_to_pass(tmp_path):
+    save_nifti(tmp_path / "a.nii.gz", np.zeros((2, 3, 4), np.int16))
+    with pytest.raises(InputError, match=r"space \(2, 3, 4\), but its scores have \(4, 3, 2\)\. Pass label_axes='zyx'"):
+        ImageFolder(tmp_path).read("a", (4, 3, 2))

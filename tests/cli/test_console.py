@@ -173,10 +173,10 @@ def test_a_fit_says_what_decides_and_what_should_not_be(capsys):
     shown = evidence(capsys, found, ("weight[0, 1] = 20",), ("road", "sign"))
     assert "groups with each class, of 9 (and voxels, about): road 9 (1,000), sign 2 (3)\n" in shown.out
     assert "also held out, declared sites: a (5 groups), b (1 group)\n" in shown.out
-    assert "warning: p3 failed and counts 0.25 times: look at its labels and predictions\n" in shown.err
-    assert (
-        "warning: p5 failed: its NLL is 12 times the upper quartile: look at its labels and predictions\n" in shown.err
-    )
+    worse = "are far worse than those of the other groups"
+    look = "look at its labels and predictions, and keep it if both are right\n"
+    assert f"warning: predictions of p3 {worse}, so it counts 0.25 times: {look}" in shown.err
+    assert f"warning: predictions of p5 {worse}, with 12 times the upper quartile of NLL: {look}" in shown.err
     assert "warning: without p4 the temperature would be -30%: look at its labels and predictions\n" in shown.err
     assert "warning: 1 parameter ended at a bound (weight[0, 1] = 20)" in shown.err
     assert evidence(capsys, None) == ("", "")  # of an older calibrator

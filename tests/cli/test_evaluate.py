@@ -96,7 +96,9 @@ def test_groups_that_later_cases_cannot_take_over_bring_a_warning(folders, run, 
 def test_rows_summary_and_page_are_written(folders, call, run, tmp_path):
     files = {option: tmp_path / f"{option}.txt" for option in ("csv", "summary", "report")}
     given = [word for option, path in files.items() for word in (f"--{option}", path)]
-    assert run(*call, *given, "--metrics", "nll,dice").code == 0
+    done = run(*call, *given, "--metrics", "nll,dice")
+    assert done.code == 0
+    assert f"written: {', '.join(str(path) for path in files.values())}\n" in done.out
     rows = list(csv.DictReader(files["csv"].read_text().splitlines()))
     assert {(row["case"], row["stage"]) for row in rows} == {
         (name, stage) for name in folders.scores for stage in ("before", "after")

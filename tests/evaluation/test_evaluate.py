@@ -2,6 +2,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
 from segcal.metrics import METRICS
 from segcal.statistics import BandCache, count_logits
+from segcal.summary import Difference, Estimate
 
 
 def make_cases(count=5, num_classes=3, ids=None, dtype="float32", ignore=True):
@@ -167,7 +169,7 @@ def test_the_printed_table_shows_names_values_and_intervals():
     assert text.startswith("5 cases: mean [95 % interval")
     assert "better/equal/worse" in text
     assert "% of the voxels are ignored" in text
-    assert max(map(len, text.splitlines())) <= 140
+    assert max(map(len, text.splitlines()[:-1])) <= 140  # the last is the sentence
     line = next(line for line in text.splitlines() if line.strip().startswith("nll"))
     assert line.count("[") == 3
 
@@ -180,9 +182,9 @@ def test_the_verdict_says_what_calibration_did_to_ece_labels_and_confidence():
     result = evaluate(cases, soft)
     change = result.change["ece"]
     assert change.low > 0
-    assert result.verdict.startswith(
-        f"Calibration raised ECE by {change.value:.4f} [{change.low:.4f}, {change.high:.4f}]; "
-    )
+    assert f"ECE by {change.value:.4f} [{change.low:.4f}, {change.high:.4f}]" in result.verdict
+    assert result.verdict.startswith("Calibration raised NLL by ")
+    assert " (worse); " in result.verdict
     gap = []  # softmax of 0.3 times the logits, by hand
     for case in cases:
         scores = 0.3 * case.logits.numpy().astype(float)
@@ -193,12 +195,35 @@ def test_the_verdict_says_what_calibration_did_to_ece_labels_and_confidence():
     assert result.verdict.endswith(f"; no label changed; now underconfident by {points:.1f} points on average.")
     assert str(result).endswith(result.verdict)
     back = evaluate(cases, lambda logits, context: torch.log_softmax(logits, 1), ["ece"])
-    assert back.verdict == "Calibration changed ECE by +0.0000 [-0.0000, +0.0000], no measurable difference."
+    assert back.verdict == "Calibration changed ECE by no measurable amount."
+    assert "-0.0000" not in str(back)
     assert (evaluate(cases).verdict, evaluate(cases, soft, ["dice"]).verdict) == ("", "")
     flips = evaluate(cases, matrix_scaling(), ["nll", "flip_rate"])
     after = [row for row in flips.rows if row["stage"] == "after"]
     share = sum(row["flip_rate"] * row["voxels"] for row in after) / sum(row["voxels"] for row in after)
     assert f"; labels changed in {100 * share:.2g} % of voxels." in flips.verdict
+
+
+def test_the_verdict_names_all_that_is_better_worse_and_the_same():
+    result = evaluate(make_cases(), matrix_scaling(), ["nll", "ece", "ba_ece", "dice"])
+    given = {"nll": (-0.02, -0.03, -0.01), "ece": (-0.004, -0.008, 0.001), "ba_ece": (0.03, 0.02, 0.04)}
+    change = {name: Difference(*ends, 5, 0, 0, 0, 0) for name, ends in given.items()}
+    before = dict.fromkeys(result.before, Estimate(0.2, 0.1, 0.3))
+    said = replace(result, before=before, change=change).verdict
+    assert said.startswith(
+        "Calibration lowered NLL by 0.020 [0.010, 0.030]; raised BA-ECE by 0.030 [0.020, 0.040] (worse); "
+        "ECE: no measurable difference"
+    )
+    few = {"nll": Difference(-0.02, None, None, 2, 0, 0, 0, 0)}
+    said = replace(result, before=before, change=few).verdict
+    assert said.startswith("Calibration changed NLL by -0.020 (too few for an interval)")
+
+
+def test_kinds_of_flips_are_not_defined_where_no_label_changed():
+    soft = make_calibrator("ts", 3)
+    assert "no label changed, so these are not defined: harmful_flips" in str(
+        evaluate(make_cases(), soft, ["nll", "flip_rate", "harmful_flips"])
+    )
 
 
 def test_files_hold_the_same_numbers(tmp_path):

@@ -11,7 +11,17 @@ from hypothesis import strategies as some
 import segcal
 from segcal.report.evaluated import section_of
 from segcal.trust.objects import ObjectCaseRow, ObjectRow, Objects
-from segcal.trust.result import WORKLIST_SIGNATURE, BiomarkerRow, BoundRow, CaseVerdict, Trust, TrustRow, case_rows
+from segcal.trust.result import (
+    WORKLIST_SIGNATURE,
+    BiomarkerRow,
+    BoundRow,
+    CaseVerdict,
+    Trust,
+    TrustRow,
+    case_rows,
+    number_cell,
+    span_cell,
+)
 
 ROWS = some.tuples(some.booleans(), some.none() | some.floats(0, 1), some.floats(0, 1))
 
@@ -165,3 +175,9 @@ def test_files_of_objects_hold_every_row(found, tmp_path):
 
 def test_objects_print_counts_and_the_promise(found):
     assert "4 objects, 2 listed; about 2.0 are real and 0.50 are missed in a case.\nAll is well." in str(found)
+
+
+def test_large_sizes_are_printed_without_an_exponent():
+    assert number_cell(18520.4, ".4g") == "18,520"
+    assert span_cell(980.26, 10123.0, ".4g") == "[980.3, 10,123]"
+    assert number_cell(0.51, ".2f") == "0.51"

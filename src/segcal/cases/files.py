@@ -113,7 +113,11 @@ class ImageFolder:
         if image.shape[1:] != space:
             raise InputError(
                 f"{self.files[case_id][0]} has space {image.shape[1:]}, but its scores have {space}. "
-                "Images must be at the resolution of the scores."
+                + (
+                    "Pass label_axes='zyx', for labels and images, if the axes of the scores are reversed."
+                    if self.axes is None and image.shape[:0:-1] == space
+                    else "Images must be at the resolution of the scores."
+                )
             )
         return image
 

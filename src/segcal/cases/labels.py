@@ -29,7 +29,7 @@ from segcal.errors import InputError
 Axes = Literal["xyz", "zyx", "zyx_ras"]
 # When the axes of scores are reversed.
 SIMPLE = "the scores were made with SimpleITK or nnU-Net, else label_axes='xyz'"
-OWN = "these are its scores"
+OWN = "the label map and the scores are of one case, with axes reversed"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def _read_nifti(path: Path, space: tuple[int, ...], axes: Axes | None) -> LabelM
         both = shape == space
         raise InputError(
             f"{path} has shape {shape} and its scores have {space}: {'both axis orders fit' if both else 'reversed'}, "
-            f"but which one is right must be declared. Pass label_axes='zyx' if {SIMPLE if both else OWN}."
+            f"but which one is right must be declared. Pass label_axes='zyx' if {SIMPLE if both else OWN}. "
+            "It holds for labels and images."
         )
     values = _whole(nifti_file.nifti_values(image, path), path).reshape(shape)
     sizes = nifti_file.spacing(image, len(shape))

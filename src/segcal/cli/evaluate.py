@@ -57,6 +57,8 @@ def _evaluate(call: Call) -> int:
     for name, evaluation in found.items():
         call.say(f"{TITLES[name]}:", evaluation.table(call.output.width))
         call.say(*filter(None, [evaluation is first and evaluation.verdict]))
+    written = [str(file) for file in (args.csv, args.summary, args.report) if file is not None]
+    call.say(*[f"written: {', '.join(written)}"] * bool(written))
     return call.end(plain_by_part(found))
 
 

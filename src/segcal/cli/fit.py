@@ -36,6 +36,8 @@ JUDGED = {
 KEPT = {"order": "keeps the order of the classes", "argmax": "keeps the mask", None: "may change the mask"}
 ECE_NOTE = f"* is taken. ECE: {CASE_BINS} bins, mean over cases. ±: one standard error over groups"
 HEADINGS = ("calibrator", "NLL", "ECE", "NLL against ts", "parameters")
+WORSE = "are far worse than those of the other groups"
+LOOK = "look at its labels and predictions, and keep it if both are right"
 # Of many classes, those in the fewest groups are named.
 MOST_NAMED = 12
 
@@ -243,11 +245,9 @@ def print_evidence(output: Output, fitted: Fitted) -> None:
             what = "declared sites" if found.declared else "groups clustered by what is predicted"
             output.say(f"also held out, {what}: {parts}")
         for name, weight in found.weights.items():
-            output.warn(f"{name} failed and counts {weight:.2f} times: look at its labels and predictions")
+            output.warn(f"predictions of {name} {WORSE}, so it counts {weight:.2f} times: {LOOK}")
         for name, times in found.failed.items():
-            output.warn(
-                f"{name} failed: its NLL is {times:.0f} times the upper quartile: look at its labels and predictions"
-            )
+            output.warn(f"predictions of {name} {WORSE}, with {times:.0f} times the upper quartile of NLL: {LOOK}")
         for name, change in found.influence.items():
             output.warn(f"without {name} the temperature would be {change:+.0%}: look at its labels and predictions")
     if certificate.active_bounds:

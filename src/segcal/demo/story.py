@@ -17,6 +17,7 @@ from segcal.benchmark.tasks import Division, EmbeddedTask, Task
 from segcal.cases.parallel import map_ids
 from segcal.demo.embedded import open_embedded
 from segcal.documents import write_json
+from segcal.evaluation.result import COMPARED
 from segcal.fitting import FitConfig
 from segcal.kernels.loops import one_thread
 from segcal.report.paper_tables import BINS, FLIPS, SHOWN
@@ -42,7 +43,6 @@ QUICK_SPLITS = {"roads": Division(20, 15, 20), "tumour": Division(15, 12, 15), "
 FULL_SPLIT = Division(50, 25, 45)
 # In the order in which they are said.
 SHORT_EFFECTS = {"better": "improves", "worse": "worsens", "same": "does not measurably change"}
-SHORT_TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "dice": "Dice"}
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def _changes(facts: Facts) -> list[str]:
         gap, cases = change.difference, max(cases, change.difference.cases)
         if metric != "dice":
             interval = "undefined" if gap.low is None else gap.text("+.4f", "undefined")
-            said.setdefault(change.effect(), []).append(f"{SHORT_TITLES[metric]} ({interval})")
+            said.setdefault(change.effect(), []).append(f"{COMPARED[metric]} ({interval})")
     parts = "; ".join(f"{words} {', '.join(said[effect])}" for effect, words in SHORT_EFFECTS.items() if effect in said)
     return [f"on {cases} test cases {facts.calibrator} {parts}."]
 

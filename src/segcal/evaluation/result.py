@@ -35,6 +35,8 @@ Row: TypeAlias = dict[str, Any]
 WIDE = 125
 # Less than this between confidence and accuracy is not worth a word: 0.1 points.
 NEGLIGIBLE = 0.001
+# The measures that are compared before and after calibration, as a sentence names them.
+COMPARED = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "dice": "Dice"}
 ARROWS = {"lower": "↓", "higher": "↑", None: ""}
 
 
@@ -159,27 +161,36 @@ class Evaluation:
 
     @property
     def verdict(self) -> str:
-        """The effect of calibration on ECE (else NLL), on labels, and on the mean confidence, in a sentence.
+        """What calibration did to the measures of :data:`COMPARED`, to labels and to mean confidence, in a sentence.
 
-        Empty without a calibrator, or without either metric.
+        Dice is named only where its interval excludes zero. Empty without a calibrator, or without such a measure.
         """
-        name = next((one for one in ("ece", "nll") if self.change and one in self.change), None)
-        if self.change is None or name is None or (gap := self.change[name]).value is None:
-            return ""
-        found, title = gap.verdict(), name.upper()
-        digits = _digits(self.before[name].value or 0.0)
-        if found in ("better", "worse"):
-            sign = -1 if found == "better" else 1
-            ends = sorted(sign * (end or 0.0) for end in (gap.low, gap.high))
-            size = f"{abs(gap.value):.{digits}f} [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]"
-            text = f"Calibration {'lowered' if found == 'better' else 'raised'} {title} by {size}"
-        else:
-            few = f" ({TOO_FEW})" if gap.low is None else ", no measurable difference"
-            text = f"Calibration changed {title} by {_text(gap, digits, sign='+')}{few}"
+        sizes: dict[tuple[str, bool], list[str]] = {}
+        rest: dict[str, list[str]] = {"no difference": [], "not defined": []}
+        for name, title in COMPARED.items():
+            gap, better = (self.change or {}).get(name), self.metrics[name].better if name in self.metrics else None
+            if gap is None or gap.value is None or better is None:
+                continue
+            found, digits = gap.verdict(better), _digits(self.before[name].value or 0.0)
+            if found in ("better", "worse"):
+                ends = sorted(abs(end or 0.0) for end in (gap.low, gap.high))
+                size = f"{title} by {abs(gap.value):.{digits}f} [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]"
+                sizes.setdefault((found, gap.value > 0), []).append(size)
+            elif better == "lower":
+                rest[found].append(title if gap.low is not None else f"{title} by {_text(gap, digits, sign='+')}")
+        told = [
+            f"{'raised' if raised else 'lowered'} {', '.join(some)}{' (worse)' if found == 'worse' else ''}"
+            for (found, raised), some in sorted(sizes.items())
+        ]
+        same = ", ".join(rest["no difference"])
+        told += [f"{same}: no measurable difference" if told else f"changed {same} by no measurable amount"] * bool(
+            same
+        )
+        told += [f"changed {', '.join(rest['not defined'])} ({TOO_FEW})"] if rest["not defined"] else []
         last = total_of(curves) if (curves := self.curves("after")) else None
         left = "" if last is None else gap_in_words(float((last.confidence - last.right).sum() / last.count.sum()))
-        told = [text, *self._flips(), left and f"now {left} on average"]
-        return f"{'; '.join(filter(None, told))}."
+        facts = [*told, *self._flips(), left and f"now {left} on average"]
+        return f"Calibration {'; '.join(filter(None, facts))}." if told else ""
 
     def _flips(self) -> list[str]:
         rows = [row for row in self.rows if row["stage"] == "after" and row.get("flip_rate") is not None]
@@ -245,7 +256,7 @@ def _digits(value: float) -> int:
 def _text(one: Interval, digits: int, sign: str = "") -> str:
     if one.value is None:
         return "–"
-    value, low, high = (f"{number or 0.0:{sign}.{digits}f}" for number in (one.value, one.low, one.high))
+    value, low, high = (f"{number or 0.0:{sign}z.{digits}f}" for number in (one.value, one.low, one.high))
     return value if one.low is None else f"{value} [{low}, {high}]"
 
 
@@ -259,9 +270,7 @@ def _notes(result: Evaluation, width: int) -> list[str]:
         binned.setdefault(metric.convention, []).append(name)
     notes += [result.raters] if result.raters else []
     notes += [f"{', '.join(names)}: {convention}" for convention, names in binned.items() if convention]
-    nowhere = [name for name in result.metrics if not result._defined(name)]
-    if nowhere:
-        notes.append(f"not defined for any case: {', '.join(nowhere)}")
+    notes += _nowhere(result)
     for name in result.metrics:
         last = (result.after or result.before)[name]
         if last.undefined and last.cases:
@@ -275,6 +284,15 @@ def _notes(result: Evaluation, width: int) -> list[str]:
     if ignored:
         notes.append(f"{100 * ignored / (ignored + counted):.2g} % of the voxels are ignored")
     return notes
+
+
+def _nowhere(result: Evaluation) -> list[str]:
+    why: dict[str, list[str]] = {}
+    for name in (name for name in result.metrics if not result._defined(name)):
+        unchanged = result.after is not None and name.endswith("_flips")
+        said = "no label changed, so these are not defined" if unchanged else "not defined for any case"
+        why.setdefault(said, []).append(name)
+    return [f"{said}: {', '.join(names)}" for said, names in why.items()]
 
 
 def plain_by_part(results: Mapping[str, Evaluation]) -> dict[str, object]:

@@ -23,6 +23,7 @@ from segcal.cases import Cases, as_cases
 from segcal.evaluation import Evaluation
 from segcal.evaluation.audit import audit
 from segcal.evaluation.evaluate import FITTED_ON, check_match, divide_by_part, evaluate
+from segcal.evaluation.result import COMPARED
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import to_fitted
 from segcal.names import class_titles
@@ -192,7 +193,7 @@ def _verdict(result: Evaluation, fitted: Fitted | None) -> said.Verdict:
         everywhere=before,
         change={
             key: said.Change(result.before[key].value, result.after[key].value, result.change[key])
-            for key in said.COMPARED
+            for key in COMPARED
             if key in result.change
         },
         flips=_flips(result),

@@ -38,7 +38,6 @@ ELSEWHERE = (
 )
 FEW = "Test cases are few ({}): intervals of so few are too narrow, and rare failures are not seen."
 SEEN = "Measured on cases that the calibrator was fitted to: this says little about new cases."
-COMPARED = ("nll", "ece", "ba_ece", "dice")
 Effect = Literal["better", "worse", "same"]
 
 

@@ -22,6 +22,7 @@ from segcal.calibrators.temperature import Identity
 from segcal.cases.base import Case, Cases, Split
 from segcal.documents import parse_json, write_json
 from segcal.evaluation.case_counter import Counter, Stage
+from segcal.evaluation.result import COMPARED
 from segcal.fitting.artifact import load
 from segcal.fitting.choice import Candidate, ChoiceRule, Tried, candidates
 from segcal.fitting.division import groups_of
@@ -32,7 +33,6 @@ from segcal.report.document import TaskSection
 from segcal.report.figures import Drawn, line_style, new_figure, shorten, styled
 from segcal.report.paper_tables import FOLDER as TABLES
 from segcal.report.table import Cell, Table
-from segcal.report.verdict import COMPARED
 from segcal.summary import Bootstrap, Difference, Interval, Summary, difference
 
 SCHEMA = 1

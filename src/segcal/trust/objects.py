@@ -135,7 +135,7 @@ class Objects(Printed):
         rows = []
         for row in self.first()[:MOST_SHOWN]:
             cells = [row.case, row.structure, str(row.object), number_cell(row.p_real, ".2f"), yes_no(row.listed)]
-            cells += [f"{row.size:.4g} {row.unit}", span_cell(row.size_low, row.size_high, ".4g")]
+            cells += [f"{number_cell(row.size, '.4g')} {row.unit}", span_cell(row.size_low, row.size_high, ".4g")]
             rows.append([*cells, number_cell(row.expected_dice, ".2f"), " ".join(f"{x:.0f}" for x in row.centroid)])
         more = [f"... and {len(self.rows) - MOST_SHOWN} more objects"] if len(self.rows) > MOST_SHOWN else []
         return [plain_table(headings, rows), *more, self.summary(), self.promise]

@@ -214,7 +214,7 @@ class Trust(Printed):
         headings = ("case", "structure", "expected Dice", percent, below, "volume", percent, "review")
         rows = []
         for row in self.first()[:MOST_SHOWN]:
-            volume = f"{row['volume']:.4g} {row['unit']}"
+            volume = f"{number_cell(row['volume'], '.4g')} {row['unit']}"
             dice = f"{row['expected_dice']:.3f}" + ("" if row["corrected"] else " raw")
             cells = [row["case"], row["structure"], dice]
             own = f" (tau {row['tau']:g})" if isinstance(self.tau, dict) else ""
@@ -270,12 +270,17 @@ def _verdict(row: TrustRow) -> str:
 
 def number_cell(value: float | None, form: str) -> str:
     """Return a number as it is printed."""
-    return "–" if value is None else f"{value:{form}}"
+    return "–" if value is None else _plain(value, form)
 
 
 def span_cell(low: float | None, high: float | None, form: str) -> str:
     """Return an interval as it is printed."""
-    return "–" if low is None or high is None else f"[{low:{form}}, {high:{form}}]"
+    return "–" if low is None or high is None else f"[{_plain(low, form)}, {_plain(high, form)}]"
+
+
+def _plain(value: float, form: str) -> str:
+    """Return a number, from 1,000 to 1e9 in whole units and without an exponent if its form is of digits."""
+    return f"{value:,.0f}" if form == ".4g" and 1000 <= abs(value) < 1e9 else f"{value:{form}}"
 
 
 def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
