@@ -41,7 +41,7 @@ REPLICATES = 2000
 LEVEL = 0.95
 # Two groups say next to nothing of the spread over groups; the bootstrap of four is no better than Student's t.
 FEWEST_GROUPS = 3
-FEW_GROUPS = 20  # intervals of fewer are too narrow
+FEW_GROUPS = 20  # intervals over fewer are unreliable
 FEWEST_DRAWN = 5
 # A share of the standard error. In simulations it changes the coverage by at most 0.002, and the widest intervals from
 # a thousand times Student's to five times.

@@ -169,6 +169,14 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
         ({"pipelines": [{"pooling": "mean", "calibrator": "ts"}]}, r"no pooling is named 'mean'"),
         ({"pipelines": [{"pooling": "single", "calibrator": "cms"}]}, r"no calibrator is named 'cms'"),
         (
+            {"pipelines": [{"pooling": "single", "calibrator": "none"}]},
+            r"calibrator is 'none', but a name is needed. Write identity for no calibration\.",
+        ),
+        (
+            {"pipelines": [{"pooling": "mean_probs", "calibrator": "ms"}]},
+            r"pipeline ms\(mean_probs\) depends .* throws it away\. Use mean_logits, or remove the pipeline\.",
+        ),
+        (
             {"pipelines": [{"pooling": "single", "calibrator": "ts", "options": {"x": 1}}]},
             r"ts has no option 'x'",
         ),
@@ -232,6 +240,7 @@ def test_titles_are_readable_and_as_in_the_paper_in_latex_and_promises_are_the_c
     assert Pipeline("mean_logits", "cms_ap").title == "cms_ap(mean_logits)"
     assert Pipeline("mean_logits", "cms_ap").latex == r"CMS$_\mathrm{ap}$($\bar{z}$)"
     assert Pipeline("single", "identity").latex == "$p_0$"
+    assert Pipeline("mean_logits", "conic_class").latex == r"Conic$_\mathrm{class}$($\bar{z}$)"
     pipeline = Pipeline("mean_logits", "ms", {"canonical": True})
     assert convert(to_builtins(pipeline), Pipeline) == pipeline
     assert pipeline.title == "ms(mean_logits, canonical=True)"
@@ -254,6 +263,7 @@ def test_rows_stand_in_the_groups_of_the_paper_some_in_two_and_others_at_the_end
     groups = in_row_groups([*paper_pipelines(), Pipeline("single", "ts")])
     twice = [title for title, rows in groups.items() if Pipeline("mean_logits", "dc") in rows]
     assert [title[:3] for title in twice] == ["(b)", "(f)"]
+    assert OTHER_ROWS == "Others"  # a letter would count headings that are not there
     assert groups[OTHER_ROWS] == [Pipeline("single", "ts")]
     assert [*in_row_groups([Pipeline("mean_probs", "ts")])] == [""]  # a heading would name ETS
     pair = [Pipeline("mean_probs", name) for name in ("ts", "ets")]

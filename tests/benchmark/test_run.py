@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import nibabel
 import numpy as np
 import psutil
 import pytest
@@ -339,3 +340,20 @@ def test_jobs_are_known_by_what_decides_their_units(tmp_path):
     assert first.identity(first.ids[0]) != first.identity(first.ids[1])
     assert changed.identity(first.ids[0]) == first.identity(first.ids[0])
     assert changed.identity(first.ids[1]) != first.identity(first.ids[1])
+
+
+def test_a_broken_case_is_told_which_key_of_the_protocol_mends_it(tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "labels").mkdir()
+    np.save(tmp_path / "m" / "a.npy", np.zeros((3, 4, 3, 2), np.float32))
+    nibabel.save(nibabel.Nifti1Image(np.zeros((2, 3, 4), np.uint8), np.eye(4)), tmp_path / "labels" / "a.nii.gz")
+    task = {"name": "turned", "members": ["m"], "labels": "labels", "kind": "logits"}
+    plan = parse_protocol(DOCUMENT | {"tasks": [task]}, tmp_path)
+    with pytest.raises(InputError, match=r"Pass label_axes = 'zyx' if these are its scores\."):
+        exclude_broken(plan, tmp_path / "out", lambda failure: None)
+
+
+def test_progress_says_what_is_finished(data, tmp_path):
+    steps = []
+    run_benchmark(protocol(data, pipelines=PIPELINES[2:3], repeats=1), tmp_path / "out", steps.append)
+    assert steps[-1] == (1, 1, "units finished")

@@ -56,7 +56,10 @@ def test_the_estimate_is_the_mean_over_repeats_of_the_mean_over_cases(results, s
 
 
 def test_few_test_cases_are_noted_and_ece_is_also_that_of_other_libraries(results, summary):
-    assert "blobs is tested on 3 groups per repeat: intervals of fewer than 20 are too narrow" in summary.notes
+    assert (
+        "blobs is tested on 3 groups per repeat: intervals over fewer than 20 are unreliable; use at least 5 repeats"
+        in summary.notes
+    )
     for unit in results.repeats("blobs", "ts(mean_logits)"):
         curve = unit.total.tables.reliability[15]["all"]
         gaps = np.abs(curve.confidence - curve.right).sum() / curve.count.sum()  # 15 bins, all voxels together
@@ -157,32 +160,30 @@ def compared(metrics, values, pooled=()):
 
 def shifted(nll, dice, ace):
     values = {"nll": (BASE, [b + nll for b in BASE]), "dice": (BASE, [b + dice for b in BASE])}
-    return compared(("nll", "dice", "ace"), values, {"ace": ([0.1, 0.2, 0.3], ace)})
+    return compared(("nll", "dice", "ace"), values, {"ace": ([0.1, 0.2, 0.3, 0.4, 0.5][: len(ace)], ace)})
 
 
 @pytest.mark.parametrize(
     ("gaps", "verdicts", "sentence"),
     [
         (
-            (-0.05, 0.02, [0.05, 0.15, 0.2]),
+            (-0.05, 0.02, [0.05, 0.15, 0.2, 0.35, 0.45]),
             ["better", "better", "better"],
-            "better on NLL (-0.0500 [-0.0500, -0.0500], better in 60 and worse in 0 of 60 tests), ACE (-0.0667 "
-            "[-0.1000, -0.0500], better in 3 and worse in 0 of 3 repeats) and DSC (+2.00 points [+2.00, +2.00], better "
-            "in 60 and worse in 0 of 60 tests).",
+            "better on NLL (-0.0500 [-0.0500, -0.0500], better in 60 and worse in 0 of 60 tests), ACE (-0.0600, "
+            "range [-0.1000, -0.0500], better in 5 and worse in 0 of 5 repeats) and DSC (+2.00 points [+2.00, "
+            "+2.00], better in 60 and worse in 0 of 60 tests).",
         ),
         (
             (0.05, 0.02, [0.2, 0.3, 0.4]),
             ["worse", "better", "worse"],
             "better on DSC (+2.00 points [+2.00, +2.00], better in 60 and worse in 0 of 60 tests); worse on NLL "
-            "(+0.0500 [+0.0500, +0.0500], better in 0 and worse in 60 of 60 tests) and ACE (+0.1000 [+0.1000, "
-            "+0.1000], better in 0 and worse in 3 of 3 repeats).",
+            "(+0.0500 [+0.0500, +0.0500], better in 0 and worse in 60 of 60 tests); fewer than 5 repeats, so without a "
+            "verdict: ACE (+0.1000, range [+0.1000, +0.1000], better in 0 and worse in 3 of 3 repeats).",
         ),
         (
             (0.0, 0.0, [0.1, 0.2, 0.3]),
             ["no difference"] * 3,
-            "no difference on any metric: NLL (+0.0000 [+0.0000, +0.0000], better in 0 and worse in 0 of 60 tests), "
-            "ACE (+0.0000 [+0.0000, +0.0000], better in 0 and worse in 0 of 3 repeats) and DSC (+0.00 points [+0.00, "
-            "+0.00], better in 0 and worse in 0 of 60 tests).",
+            "equal in every test.",
         ),
         (
             (-0.05, np.nan, [None, None, None]),
@@ -203,7 +204,11 @@ def test_noise_around_zero_repeats_that_disagree_and_two_cases_make_no_differenc
     assert (found.metrics["ace"].verdict, found.metrics["dice"].verdict) == ("no difference", "worse")
     noise = [RNG.normal(0, 0.05, size=20) for _ in range(3)]
     noisy = [b + n - n.mean() for b, n in zip(BASE, noise, strict=True)]
-    assert compared(("nll",), {"nll": (BASE, noisy)}).metrics["nll"].verdict == "no difference"
+    found = compared(("nll",), {"nll": (BASE, noisy)})
+    assert found.metrics["nll"].verdict == "no difference"
+    assert ": no measurable difference on any metric: NLL (" in found.sentence
+    found = compared(("nll", "dice"), {"nll": (BASE, noisy), "dice": (BASE, BASE)})
+    assert "DSC" not in found.sentence  # equal in every test
     assert compare_repeats([None, 0.1], [0.2, None], "lower").verdict == "not defined"
     found = compared(("nll",), {"nll": ([np.array([0.1, 0.2])], [np.array([0.3, 0.4])])})
     assert found.metrics["nll"].difference.value == pytest.approx(0.2)

@@ -58,7 +58,7 @@ ROW_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         (how, name) for name in ("conic", "conic_class") for how in (_P, _L)
     ),
 }
-OTHER_ROWS = "(i) Others"
+OTHER_ROWS = "Others"
 DEFAULT_METRICS = (
     "nll", "dice", "ece", "ba_ece", "ace", "flip_rate", "harmful_flips", "beneficial_flips", "neutral_flips", "brier",
     "accuracy", "miou", "cece", "ece_foreground", "ece_wrong", "ece_boundary", "free_energy_std",
@@ -87,6 +87,8 @@ class Pipeline(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         check_pooling(self.pooling)
         structs.force_setattr(self, "options", dict(sorted(self.options.items())))
+        if self.calibrator == "none":
+            raise InputError("calibrator is 'none', but a name is needed. Write identity for no calibration.")
         self.make(2)  # a wrong name or option is refused here
 
     def __hash__(self) -> int:
@@ -105,7 +107,7 @@ class Pipeline(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         if self.calibrator == "identity":
             return f"${symbol}$"
         head, _, tail = self.calibrator.partition("_")
-        name = head.upper() + (rf"$_\mathrm{{{tail}}}$" if tail else "")
+        name = (head.upper() if len(head) < 5 else head.capitalize()) + (rf"$_\mathrm{{{tail}}}$" if tail else "")
         options = "".join(rf", {key}={value}".replace("_", r"\_") for key, value in self.options.items())
         return f"{name}(${symbol}${options})"
 
@@ -331,7 +333,13 @@ def _read_pipelines(listed: object) -> tuple[Pipeline, ...]:
             f"protocol has pipelines = {listed!r}, but one of {names}, or a list of tables, is needed. "
             'Write for example pipelines = [{pooling = "mean_probs", calibrator = "ts"}].'
         )
-    pipelines = (read_table(entry, f"pipelines[{number}]", Pipeline) for number, entry in enumerate(listed))
+    pipelines = [read_table(entry, f"pipelines[{number}]", Pipeline) for number, entry in enumerate(listed)]
+    for each in pipelines:
+        if each.pooling == "mean_probs" and not each.translation_invariant:
+            raise InputError(
+                f"pipeline {each.title} depends on the offset of the logits, but mean_probs throws it away. "
+                "Use mean_logits, or remove the pipeline."
+            )
     return tuple(dict.fromkeys(pipelines))
 
 

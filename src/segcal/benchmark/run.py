@@ -26,6 +26,7 @@ from segcal.atomic import remove_leftovers
 from segcal.benchmark.job import Job, benchmark_metrics, plan, run_job
 from segcal.benchmark.protocol import Pipeline, Protocol, digest
 from segcal.benchmark.results import PROTOCOL, SCHEMA, Results, finished, read_protocol, read_results
+from segcal.benchmark.tasks import in_keys
 from segcal.calibrators.local_temperature import SeesNeighbours
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.parallel import Engine, map_cases, map_ids, process_context
@@ -164,7 +165,7 @@ def exclude_broken(
         errors: list[CaseError] = []
         for done, _ in enumerate(map_cases(unread, _look, protocol.workers, errors.append)):
             progress(Step(done + len(errors) + 1, len(unread), f"reading cases of {task.name}"))
-        broken = {error.case_id: error.reason for error in errors}
+        broken = {error.case_id: in_keys(error.reason) for error in errors}
         if len(broken) == len(cases):
             raise InputError(
                 f"task {task.name!r} has {len(cases)} cases and none can be used, but some are needed. "
@@ -219,7 +220,7 @@ def _run(todo: Sequence[Job], protocol: Protocol, place: Path, step: Step, progr
     if workers <= 1:
         for job in todo:
             done += run_job(job, protocol, place, lambda message: progress(Step(done, total, message)))  # noqa: B023
-            progress(Step(done, total, ""))
+            progress(Step(done, total, "units finished"))
         return
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, process_context(), initializer=follow_parent)
@@ -228,7 +229,7 @@ def _run(todo: Sequence[Job], protocol: Protocol, place: Path, step: Step, progr
         while waiting:
             ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             done += sum(future.result() for future in ready)
-            progress(Step(done, total, ""))
+            progress(Step(done, total, "units finished"))
     except BaseException as error:
         # Whoever interrupts does not want to wait for jobs of minutes; what they had not finished is done next time.
         for process in set(multiprocessing.active_children()) - others:

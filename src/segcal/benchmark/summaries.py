@@ -15,7 +15,8 @@ The second is compared with the first, metric by metric, in paired differences o
 That is a test of the mean difference at the level of the interval, one for each metric and pair. Of many without any
 difference, one in twenty is better or worse by chance. A metric that pools voxels over cases (ACE) is better or worse
 if it is so in every repeat. That is no test: without any difference three independent repeats agree in one of four, and
-repeats that share cases more often.
+repeats that share cases more often. So sentences give the range over fewer than five repeats without a verdict. They
+leave out metrics that are equal in every test.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,6 +73,9 @@ PAIRS: tuple[tuple[str, str, str, str], ...] = (
 # Metrics that are compared, as sentences name them.
 SHORT = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE", "dice": "DSC"}
 PERCENT = ("dice",)
+# Two repeats without any difference agree in sign half of the time, five in one of sixteen.
+FEW_REPEATS = 5
+FEW_SAID = f"fewer than {FEW_REPEATS} repeats, so without a verdict"
 # What a comparison is about that a protocol asks for.
 ASKED = "asked for"
 
@@ -126,15 +130,17 @@ def summarise(results: Results) -> Summary:
 
 
 def _few(tested: Mapping[str, list[UnitResult]]) -> list[str]:
-    """Say of which tasks a repeat tests so few groups that intervals are too narrow."""
+    """Say of which tasks a repeat tests so few groups that intervals are unreliable."""
     found = []
     for task, units in tested.items():
         fewest = min(units, key=lambda each: len({*each.groups}))
         number = len({*fewest.groups})
         if number < FEW_GROUPS:
             noun = "cases" if number == len(fewest.groups) else "groups"
+            more = f"; use at least {FEW_REPEATS} repeats" if len(units) < FEW_REPEATS else ""
             found.append(
-                f"{task} is tested on {number} {noun} per repeat: intervals of fewer than {FEW_GROUPS} are too narrow"
+                f"{task} is tested on {number} {noun} per repeat: "
+                f"intervals over fewer than {FEW_GROUPS} are unreliable{more}"
             )
     return found
 
@@ -264,20 +270,26 @@ def _in_words(metrics: Mapping[str, Compared], repeats: int) -> str:
     said: dict[str, list[str]] = {}
     for name, found in metrics.items():
         gap, verdict = found.difference, str(found.verdict)
+        if gap.equal == gap.cases > 0:
+            continue
         if verdict != "not defined":
             scale, digits, unit = (100, 2, " points") if name in PERCENT else (1, 4, "")
             ends = (end for end in (gap.value, gap.low, gap.high) if end is not None)
             value, low, high = (f"{scale * end:+.{digits}f}" for end in ends)
-            noun = tested if found.of == "cases" else found.of
+            noun, range_of = (tested, "") if found.of == "cases" else (found.of, ", range")
+            few = found.of == "repeats" and gap.cases < FEW_REPEATS
             counts = f"better in {gap.better} and worse in {gap.worse} of {gap.cases} {noun}"
-            said.setdefault(verdict, []).append(f"{SHORT[name]} ({value}{unit} [{low}, {high}], {counts})")
+            text = f"{SHORT[name]} ({value}{unit}{range_of} [{low}, {high}], {counts})"
+            said.setdefault(FEW_SAID if few else verdict, []).append(text)
         else:
             said.setdefault(verdict if gap.value is None else TOO_FEW, []).append(SHORT[name])
-    alone = "better" not in said and "worse" not in said
+    if not said:
+        return "equal in every test"
     headings = {
         "better": "better on ",
         "worse": "worse on ",
-        "no difference": "no difference on any metric: " if alone else "no difference on ",
+        "no difference": f"no measurable difference on {'any metric: ' if len(said) == 1 else ''}",
+        FEW_SAID: f"{FEW_SAID}: ",
         "not defined": "not defined: ",
         TOO_FEW: f"{TOO_FEW}: ",
     }

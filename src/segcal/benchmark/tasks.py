@@ -4,6 +4,7 @@ An embedded task is only named here: the networks that predict it are part of th
 benchmark. So the protocol holds the function that opens it.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -207,6 +208,18 @@ class OpenTask(NamedTuple):
 # Opens an embedded task with a pooling, as `segcal.demo.embedded.open_embedded` does; with once=True nothing need be
 # kept of what is predicted. It is sent to worker processes, so it can be pickled.
 Opener: TypeAlias = Callable[..., OpenTask]
+
+
+_ARGUMENT = re.compile(rf"\b({'|'.join(each.name for each in _DECLARED)})=")
+
+
+def in_keys(text: str) -> str:
+    """Return a message about declarations in the words of a protocol.
+
+    >>> in_keys("Pass label_axes='zyx'.")
+    "Pass label_axes = 'zyx'."
+    """
+    return _ARGUMENT.sub(r"\1 = ", text)
 
 
 def open_task(

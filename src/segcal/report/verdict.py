@@ -36,7 +36,7 @@ ELSEWHERE = (
     "Data from another scanner, hospital, camera or season was not tested here; "
     "calibration does not carry over by itself."
 )
-FEW = "Test cases are few ({}): intervals of so few are too narrow, and rare failures are not seen."
+FEW = "Test cases are few ({}): intervals over so few are unreliable, and rare failures are not seen."
 SEEN = "Measured on cases that the calibrator was fitted to: this says little about new cases."
 Effect = Literal["better", "worse", "same"]
 

@@ -94,7 +94,7 @@ def run_studies(
             found[name] = data
         except NothingToStudyError as reason:
             left_out[name] = str(reason)
-    progress(Step(len(names), len(names), ""))
+    progress(Step(len(names), len(names), "studies finished"))
     return found, left_out
 
 
