@@ -161,7 +161,7 @@ class Evaluation:
 
     @property
     def verdict(self) -> str:
-        """What calibration did to the measures of :data:`COMPARED`, to labels and to mean confidence, in a sentence.
+        """Effect of calibration on the measures of :data:`COMPARED`, labels and mean confidence, in a sentence.
 
         Dice is named only where its interval excludes zero. Empty without a calibrator, or without such a measure.
         """

@@ -147,7 +147,7 @@ class Monitored:
 
     @property
     def left_out(self) -> str:
-        """How many groups were left out because the file has them; "" without any."""
+        """Sentence on groups that were left out because the file has them; "" without any."""
         return f"{self.known} already known by name and left out, also if their files have changed" * bool(self.known)
 
     def __str__(self) -> str:
