@@ -24,6 +24,11 @@ def test_a_good_folder_has_rows_and_only_the_hint_that_cases_are_few(npy_folder)
     assert seen == ["a1", "a2", "b1", "b2"]
     assert result.usable
     assert texts(result, None) == "4 cases are few: with 25 or more, intervals narrow."
+    assert str(result).splitlines() == [
+        "4 cases, 3 classes; format npy, kind logits",
+        "warning: the folder: 4 cases are few: with 25 or more, intervals narrow.",
+        "usable: every case can be read",
+    ]
     row = result.rows[0]
     label = np.load(labels / "a1.npy")
     assert row.shape == (3, 4, 5)

@@ -90,6 +90,7 @@ def test_a_folder_is_calibrated_in_one_call_which_goes_on_where_it_was(cases, tm
     first = open_cases(tmp_path / "in", kind="logits")
     done = segcal.apply(own, first, tmp_path / "out", progress=seen.append)
     assert (list(done.written), done.already_there, done.stale, done.voxels, done.flips) == (["a"], 0, [], 35, 0)
+    assert str(done) == "cases: 1 written, 0 there already, 0 stale; 0 of 35 voxels changed their class"
     (tmp_path / "b.npy").rename(tmp_path / "in" / "b.npy")
     again = segcal.apply(own, cases, tmp_path / "out", progress=seen.append)
     assert (list(again.written), again.already_there) == (["b"], 1)

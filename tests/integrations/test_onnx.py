@@ -107,6 +107,7 @@ def test_a_network_in_onnx_keeps_its_names(randomise, tmp_path):
     write_network(tmp_path / "network.onnx", weight)
     calibrator = randomise(segcal.make_calibrator("cms_ap", 4))
     done = segcal.export(calibrator, tmp_path / "joined.onnx", model=tmp_path / "network.onnx")
+    assert str(done).startswith(f"{done.path}: 0 of {done.voxels:,} voxels have another winner than the library's, log")
     assert (done.inputs, done.flips) == (("picture",), 0)
     session = onnxruntime.InferenceSession(tmp_path / "joined.onnx", providers=["CPUExecutionProvider"])
     assert [one.name for one in session.get_outputs()] == ["scores", "log_probs"]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from segcal.arguments import typed
 from segcal.cases.base import CaseError, Cases
-from segcal.cases.decision import MaskDecision
+from segcal.cases.decision import MaskDecision, decision_of
 from segcal.cases.files import FileCases, RaterFolders
 from segcal.cases.formats import Stored
 from segcal.cases.loader import as_cases
@@ -34,6 +34,8 @@ from segcal.types import IGNORED
 
 # Fewer cases than this, and intervals are wide and a fit can follow a single case.
 ENOUGH_CASES = 25
+# Of the cases that share a problem, so many are named in text.
+LISTED = 5
 
 Severity = Literal["error", "warning", "note"]
 
@@ -74,6 +76,14 @@ class Seen(NamedTuple):
 ClassLine = TypedDict("ClassLine", {"class": int, "name": str | None, "predicted": float, "labels": float | None})
 
 
+def _cases(number: int) -> str:
+    return f"{number:,} case{'' if number == 1 else 's'}"
+
+
+def _rest(ids: tuple[str, ...]) -> str:
+    return "" if len(ids) <= LISTED else f" and {len(ids) - LISTED} more"
+
+
 @dataclass
 class CheckResult:
     """All problems and one row per readable case; `suspicions` counts the problems that all cases together show."""
@@ -89,6 +99,29 @@ class CheckResult:
     problems: list[Problem] = field(default_factory=list)
     suspicions: int = 0
     regions: Regions | None = None
+
+    def __str__(self) -> str:
+        found = [
+            f"{one.severity}: {', '.join(ids[:LISTED]) or 'the folder'}{_rest(ids)}: {one.text}"
+            for one, ids in self.digest()
+        ]
+        return "\n".join([self.headline, *found, self.outcome])
+
+    @property
+    def headline(self) -> str:
+        """The number of cases, members and classes, and what the files are, in a line."""
+        members = "" if self.members == 1 else f" of {self.members} members ({self.pooling})"
+        several = decision_of(self.regions).titles
+        return f"{_cases(self.cases)}{members}, {self.num_classes} {several}; format {self.format}, kind {self.kind}"
+
+    @property
+    def outcome(self) -> str:
+        """Whether the cases are usable, in a line."""
+        if not self.usable:
+            return f"{len(self.broken)} of {_cases(self.cases)} not usable"
+        number = self.suspicions
+        hint = f"; look into the {number} suspicion{'' if number == 1 else 's'} above first" if number else ""
+        return f"usable: every case can be read{hint}"
 
     @property
     def usable(self) -> bool:

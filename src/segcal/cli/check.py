@@ -5,14 +5,14 @@ from typing import Any
 
 import segcal
 from segcal.cases import CheckResult
+from segcal.cases.check import LISTED
 from segcal.cases.decision import decision_of
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call
 from segcal.cli.commands import DONE, SOME_FAILED, USER_ERROR, Command, Role, argument, flag
-from segcal.cli.console import in_options, plural, table
+from segcal.cli.console import in_options, table
 from segcal.pooling import BEST
 
-LISTED = 5
 FACTS = ("cases", "format", "kind", "pooling", "members", "num_classes", "usable")
 
 
@@ -33,22 +33,16 @@ def _check(call: Call) -> int:
 
 
 def _lines(found: CheckResult) -> list[Any]:
-    cases = plural(found.cases, "case")
-    members = "" if found.members == 1 else f" of {found.members} members ({found.pooling})"
-    decision = decision_of(found.regions)
-    one, several = decision.title, decision.titles
-    lines: list[Any] = [f"{cases}{members}, {found.num_classes} {several}; format {found.format}, kind {found.kind}"]
+    lines: list[Any] = [found.headline]
     if found.rows:
         classes = [
             [f"{line['class']} {line['name'] or ''}".strip(), _share(line["predicted"]), _share(line["labels"])]
             for line in found.class_table()
         ]
-        lines.append(table([one, "predicted", "labelled"], classes))
+        lines.append(table([decision_of(found.regions).title, "predicted", "labelled"], classes))
     rows = [[problem.severity, _which(ids), in_options(problem.text)] for problem, ids in found.digest()]
     lines += [table(["", "which cases", "what was found"], rows, text=True)] if rows else []
-    hint = f"; look into the {plural(found.suspicions, 'suspicion')} above first" if found.suspicions else ""
-    usable = f"usable: every case can be read{hint}"
-    return [*lines, usable if found.usable else f"{len(found.broken)} of {cases} not usable"]
+    return [*lines, found.outcome]
 
 
 def _share(value: float | None) -> str:

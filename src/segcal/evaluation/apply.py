@@ -60,6 +60,10 @@ class Applied:
     already_there: int
     stale: list[str]
 
+    def __str__(self) -> str:
+        counts = f"{len(self.written):,} written, {self.already_there:,} there already, {len(self.stale):,} stale"
+        return f"cases: {counts}; {self.flips:,} of {self.voxels:,} voxels changed their class"
+
     @property
     def voxels(self) -> int:
         """The number of voxels calibrated in this run."""

@@ -64,6 +64,10 @@ class Exported:
     flips: int
     largest_difference: float
 
+    def __str__(self) -> str:
+        found = f"{self.flips:,} of {self.voxels:,} voxels have another winner than the library's"
+        return f"{self.path}: {found}, log-probabilities differ by at most {self.largest_difference:.2g}"
+
 
 @typed
 def export(
