@@ -224,6 +224,8 @@ def test_weights_of_somebody_else_are_not_replaced(fitted, tmp_path):
         ({"options": 3}, "lacks or misspells"),
         ({"config": {"voxels": 0}}, r"lacks or misspells voxels is 0"),
         ({"certificate": 5}, "lacks or misspells"),
+        ({"grouping": "("}, "has a grouping that is no regular expression"),
+        ({"grouping": "patient"}, "grouping, which has not one group"),
     ],
 )
 def test_a_description_of_something_absurd_is_refused_before_it_is_made(change, match, fitted, tmp_path):

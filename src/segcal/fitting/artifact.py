@@ -8,6 +8,7 @@ artefact of segcal from another file of the same name.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -192,7 +193,12 @@ def _revive(path: Path, plain: dict[str, object]) -> Description:
                 f"this segcal reads up to {newest}. Update segcal; it was written by version {plain.get('segcal')}."
             )
     try:
-        return msgspec.convert(plain, Description)
+        found = msgspec.convert(plain, Description)
+        if found.grouping and re.compile(found.grouping).groups != 1:
+            raise ValueError("grouping, which has not one group")
+        return found
+    except re.error as error:
+        raise _broken(path / DESCRIPTION, f"has a grouping that is no regular expression ({error})") from None
     except ValueError as error:  # also of lone surrogates
         required = [field.name for field in msgspec.structs.fields(Description) if field.required]
         missing = [repr(name) for name in required if name not in plain]
