@@ -30,7 +30,7 @@ def rows_of(study: str) -> Found:
 def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     """Return a table in Markdown; columns whose first cell is a number stand at the right."""
     cells = [[str(cell) for cell in line] for line in lines]
-    sides = ["---:|" if re.match(r"[-+]?\d", cell) else "---|" for cell in cells[0]]
+    sides = ["---:|" if re.match(r"\**[-+]?\d", cell) else "---|" for cell in cells[0]]
     texts = [f"| {' | '.join(line)} |" for line in (head, *cells)]
     return "\n".join([texts[0], "|" + "".join(sides), *texts[1:]]) + "\n"
 
@@ -248,7 +248,8 @@ def recent() -> str:
             cells = [value(found, task, method, metric) for method in RECENT]
             least = min((cell for cell in cells if cell != "—"), key=Decimal)
             lines.append([task, metric, *(f"**{cell}**" if cell == least else cell for cell in cells)])
-    return table(("task", "metric", *(f"`{method}`" for method in RECENT)), lines)
+    heads = (f"`{method.partition(' (')[0]}`" for method in RECENT)
+    return table(("task", "metric", *heads), lines)
 
 
 def published() -> str:
