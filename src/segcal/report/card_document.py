@@ -257,7 +257,7 @@ def blocks(card: Card) -> Iterator[CardBlock]:
         rows = [(one.name, f"{one.groups:,} of {what.groups:,}", f"{one.voxels:,}") for one in what.classes]
         parts = ", ".join(map(str, what.held_out_parts))
         how = "declared sites" if what.sites_declared else "clusters of groups with like predictions"
-        lines = [f"In the choice, {how} were held out in turn, of so many groups: {parts}."] if parts else []
+        lines = [f"The choice also held {how} out in turn; groups in each: {parts}."] if parts else []
         yield CardBlock("Evidence per class", lines, [("class", "groups that have it", "voxels, about"), *rows])
     yield CardBlock("Trust and monitoring", _monitoring(card.monitoring))
     yield CardBlock("Hashes of the cases", rows=[("cases", "first digits of SHA-256"), *hashes])
