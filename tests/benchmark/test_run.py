@@ -349,7 +349,7 @@ def test_a_broken_case_is_told_which_key_of_the_protocol_mends_it(tmp_path):
     nibabel.save(nibabel.Nifti1Image(np.zeros((2, 3, 4), np.uint8), np.eye(4)), tmp_path / "labels" / "a.nii.gz")
     task = {"name": "turned", "members": ["m"], "labels": "labels", "kind": "logits"}
     plan = parse_protocol(DOCUMENT | {"tasks": [task]}, tmp_path)
-    with pytest.raises(InputError, match=r"Pass label_axes = 'zyx' if these are its scores\."):
+    with pytest.raises(InputError, match=r"Pass label_axes = 'zyx' if the label map and the scores are of one case"):
         exclude_broken(plan, tmp_path / "out", lambda failure: None)
 
 

@@ -226,7 +226,7 @@ def test_results_tables_and_studies_are_there_and_a_second_run_does_nothing(blob
     assert whole.left_out == {"padding": "no task has logits with their offset, a mask and one label per voxel"}
     assert failures == []
     assert steps[0].message == "reading cases of blobs"
-    assert [step.message for step in steps][-3:] == ["study: binning", "study: padding", ""]
+    assert [step.message for step in steps][-3:] == ["study: binning", "study: padding", "studies finished"]
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.jsonl")}
     assert len(before) == 4
     files = {path.name for path in (folder / "tables").iterdir()}

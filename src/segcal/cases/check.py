@@ -34,8 +34,7 @@ from segcal.types import IGNORED
 
 # Fewer cases than this, and intervals are wide and a fit can follow a single case.
 ENOUGH_CASES = 25
-# Of the cases that share a problem, so many are named in text.
-LISTED = 5
+LISTED = 5  # of the cases that share a problem
 
 Severity = Literal["error", "warning", "note"]
 
@@ -76,14 +75,6 @@ class Seen(NamedTuple):
 ClassLine = TypedDict("ClassLine", {"class": int, "name": str | None, "predicted": float, "labels": float | None})
 
 
-def _cases(number: int) -> str:
-    return f"{number:,} case{'' if number == 1 else 's'}"
-
-
-def _rest(ids: tuple[str, ...]) -> str:
-    return "" if len(ids) <= LISTED else f" and {len(ids) - LISTED} more"
-
-
 @dataclass
 class CheckResult:
     """All problems and one row per readable case; `suspicions` counts the problems that all cases together show."""
@@ -101,27 +92,18 @@ class CheckResult:
     regions: Regions | None = None
 
     def __str__(self) -> str:
-        found = [
-            f"{one.severity}: {', '.join(ids[:LISTED]) or 'the folder'}{_rest(ids)}: {one.text}"
-            for one, ids in self.digest()
-        ]
-        return "\n".join([self.headline, *found, self.outcome])
+        first, last = self.frame()
+        named = [(one, ", ".join(ids[:LISTED]) + ", ..." * (len(ids) > LISTED)) for one, ids in self.digest()]
+        return "\n".join([first, *(f"{one.severity}: {ids or 'the folder'}: {one.text}" for one, ids in named), last])
 
-    @property
-    def headline(self) -> str:
-        """The number of cases, members and classes, and what the files are, in a line."""
+    def frame(self) -> tuple[str, str]:
+        """Return what stands above and below the problems: what was read, and whether it is usable."""
+        cases, number = f"{self.cases:,} case{'s' * (self.cases != 1)}", self.suspicions
         members = "" if self.members == 1 else f" of {self.members} members ({self.pooling})"
-        several = decision_of(self.regions).titles
-        return f"{_cases(self.cases)}{members}, {self.num_classes} {several}; format {self.format}, kind {self.kind}"
-
-    @property
-    def outcome(self) -> str:
-        """Whether the cases are usable, in a line."""
-        if not self.usable:
-            return f"{len(self.broken)} of {_cases(self.cases)} not usable"
-        number = self.suspicions
-        hint = f"; look into the {number} suspicion{'' if number == 1 else 's'} above first" if number else ""
-        return f"usable: every case can be read{hint}"
+        first = f"{cases}{members}, {self.num_classes} {decision_of(self.regions).titles}"
+        hint = f"; look into the {number} suspicion{'s' * (number != 1)} above first" if number else ""
+        last = f"usable: every case can be read{hint}" if self.usable else f"{len(self.broken)} of {cases} not usable"
+        return f"{first}; format {self.format}, kind {self.kind}", last
 
     @property
     def usable(self) -> bool:

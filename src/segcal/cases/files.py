@@ -111,13 +111,11 @@ class ImageFolder:
             raise InputError(f"{self.folder} has no image for it, but one is needed. Add {case_id}.* or leave it out.")
         image = np.concatenate([read_channels(path, space, self.axes) for path in self.files[case_id]])
         if image.shape[1:] != space:
+            turned = "Pass label_axes='zyx', for labels and images, if the axes of the scores are reversed."
+            same = "Images must be at the resolution of the scores."
+            hint = turned if self.axes is None and image.shape[:0:-1] == space else same
             raise InputError(
-                f"{self.files[case_id][0]} has space {image.shape[1:]}, but its scores have {space}. "
-                + (
-                    "Pass label_axes='zyx', for labels and images, if the axes of the scores are reversed."
-                    if self.axes is None and image.shape[:0:-1] == space
-                    else "Images must be at the resolution of the scores."
-                )
+                f"{self.files[case_id][0]} has space {image.shape[1:]}, but its scores have {space}. {hint}"
             )
         return image
 

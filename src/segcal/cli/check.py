@@ -33,7 +33,8 @@ def _check(call: Call) -> int:
 
 
 def _lines(found: CheckResult) -> list[Any]:
-    lines: list[Any] = [found.headline]
+    first, last = found.frame()
+    lines: list[Any] = [first]
     if found.rows:
         classes = [
             [f"{line['class']} {line['name'] or ''}".strip(), _share(line["predicted"]), _share(line["labels"])]
@@ -42,7 +43,7 @@ def _lines(found: CheckResult) -> list[Any]:
         lines.append(table([decision_of(found.regions).title, "predicted", "labelled"], classes))
     rows = [[problem.severity, _which(ids), in_options(problem.text)] for problem, ids in found.digest()]
     lines += [table(["", "which cases", "what was found"], rows, text=True)] if rows else []
-    return [*lines, found.outcome]
+    return [*lines, last]
 
 
 def _share(value: float | None) -> str:
