@@ -102,6 +102,20 @@ def test_a_graph_says_which_calibrator_it_holds_and_no_path(randomise, tmp_path)
             assert one.shape == ["batch", 2 if one.name == "image" else 4, *space]
 
 
+class Halved(type(segcal.make_calibrator("ts", 2))):
+    """A class that takes what it does not keep, so that no file can hold it."""
+
+    def __init__(self, num_classes, note=None):
+        super().__init__(num_classes)
+
+
+def test_a_class_that_cannot_be_saved_is_exported_without_a_digest(tmp_path):
+    segcal.export(Halved(3), tmp_path / "a.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
+    assert "segcal.calibrator_digest" not in session.get_modelmeta().custom_metadata_map
+    assert session.get_modelmeta().custom_metadata_map["segcal.expects"] == "logits"
+
+
 def test_a_network_in_onnx_keeps_its_names(randomise, tmp_path):
     weight = torch.randn(4, 2, 1, 1, generator=torch.Generator().manual_seed(3))
     write_network(tmp_path / "network.onnx", weight)

@@ -15,7 +15,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -204,10 +204,11 @@ def _identify(path: Path, calibrator: Calibrator) -> None:
             if size.dim_param:
                 size.dim_param = NUMBERED.sub(lambda found: fresh.get(found[0], found[0]), size.dim_param)
     kept = {entry.key: entry.value for entry in made.metadata_props}
+    with suppress(InputError):  # a class of the user's own that no file can hold has no digest
+        kept["segcal.calibrator_digest"] = calibrator_digest(calibrator)[:16]
     onnx.helper.set_model_props(made, kept | {
         "segcal.version": __version__,
         "segcal.calibrator": calibrator.name,
-        "segcal.calibrator_digest": calibrator_digest(calibrator)[:16],
         "segcal.expects": "logits",
         "segcal.preserves": calibrator.preserves or "none",
     })  # fmt: skip
